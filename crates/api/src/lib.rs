@@ -1,0 +1,1 @@
+//! The custom resources of Stateward. Types, defaults, validation rules, names. No I/O.

@@ -1,0 +1,1 @@
+//! The API server: storage, requests, watches, authentication and authorization.

@@ -1,0 +1,1 @@
+//! The controllers that turn objects into other objects. Each speaks only the Kubernetes API.

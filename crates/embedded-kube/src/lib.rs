@@ -1,0 +1,12 @@
+//! A one-machine Kubernetes in one process: a real Kubernetes API over HTTPS, the controllers an operator's tests need,
+//! and nodes that run pods as ordinary processes. It knows nothing of any particular operator.
+//!
+//! - [`api`]: the API server: storage, requests, watches, authentication and authorization
+//! - [`schema`]: pure functions over objects: pruning, defaulting, validation, patches, server-side apply, OpenAPI, tables
+//! - [`controllers`]: scheduling, garbage collection, namespaces, endpoints, claims, node health, StatefulSets
+//! - [`node`]: pods as processes: sandboxes, images, volumes, probes, logs, names and service addresses
+
+mod api;
+mod controllers;
+mod node;
+mod schema;

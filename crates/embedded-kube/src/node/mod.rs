@@ -1,0 +1,1 @@
+//! Nodes: pods as ordinary processes.

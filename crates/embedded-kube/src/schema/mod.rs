@@ -1,0 +1,1 @@
+//! Pure functions over JSON objects. No I/O, no clocks.

@@ -1,0 +1,1 @@
+//! Observe, plan, carry out.

@@ -1,0 +1,1 @@
+//! Where backups live.
