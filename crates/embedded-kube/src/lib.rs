@@ -4,9 +4,12 @@
 //! - [`api`]: the API server: storage, requests, watches, authentication and authorization
 //! - [`schema`]: pure functions over objects: pruning, defaulting, validation, patches, server-side apply, OpenAPI, tables
 //! - [`controllers`]: scheduling, garbage collection, namespaces, endpoints, claims, node health, StatefulSets
+//! - [`streams`]: what the API server asks of the nodes: logs, exec, attach, port-forward
 //! - [`node`]: pods as processes: sandboxes, images, volumes, probes, logs, names and service addresses
 
 mod api;
 mod controllers;
 mod node;
 mod schema;
+#[allow(dead_code)] // until both sides use all of it
+mod streams;
