@@ -1,1 +1,53 @@
-fn main() {}
+//! The project's own tasks, one file a verb. `./x VERB` makes sure of the system packages and calls this.
+//!
+//! Nothing here is part of the product, and nothing here may need the product to be compiled first.
+
+mod cargo;
+mod debian;
+mod demo;
+mod lint;
+mod paths;
+mod setup;
+mod shell;
+mod test;
+
+use clap::{Parser, Subcommand};
+
+/// Tasks of the Stateward project.
+#[derive(Parser)]
+#[command(bin_name = "./x")]
+struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Fetch what the embedded Kubernetes runs: etcd in two versions, kubectl
+    Setup(setup::Args),
+    /// Lint and run all tests
+    Test(test::Args),
+    /// An embedded Kubernetes with a real etcd cluster on it, live
+    Demo(demo::Args),
+    /// rustfmt, clippy, and cargo-deny where it is installed
+    Lint,
+    /// Run the operator's simulation
+    Sim(cargo::Forwarded),
+    /// Measure the embedded Kubernetes and the operator
+    Bench(cargo::Forwarded),
+    /// Regenerate the committed files that are generated, or check that they are current
+    Crds(cargo::Generate),
+}
+
+fn main() -> anyhow::Result<()> {
+    let paths = paths::Paths::find()?;
+    match Command::parse().verb {
+        Verb::Setup(args) => setup::run(&paths, &args),
+        Verb::Test(args) => test::run(&paths, &args),
+        Verb::Demo(args) => demo::run(&paths, &args),
+        Verb::Lint => lint::run(),
+        Verb::Sim(args) => cargo::sim(&args),
+        Verb::Bench(args) => cargo::bench(&paths, &args),
+        Verb::Crds(args) => cargo::generate(&args),
+    }
+}

@@ -1,0 +1,84 @@
+//! Building the workspace's programs, and the verbs that only hand over to one of them.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+
+use crate::paths::Paths;
+use crate::setup;
+use crate::shell::{cmd, run};
+
+/// Arguments that go to another program as they are.
+#[derive(clap::Args)]
+pub(crate) struct Forwarded {
+    /// Given to the program
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// Options of `./x crds`.
+#[derive(clap::Args)]
+pub(crate) struct Generate {
+    /// Change nothing; fail when a committed file is not what would be generated
+    #[arg(long)]
+    check: bool,
+}
+
+/// Builds one program of the workspace with the development profile and returns where it is.
+pub(crate) fn build(package: &str) -> Result<PathBuf> {
+    build_with(package, &[], &[])
+}
+
+/// As [`build`], with more arguments and environment for cargo.
+pub(crate) fn build_with(package: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<PathBuf> {
+    let result = cmd(
+        "cargo",
+        [
+            "build",
+            "--package",
+            package,
+            "--message-format",
+            "json-render-diagnostics",
+        ],
+    )
+    .args(arguments)
+    .envs(environment.iter().copied())
+    .stderr(Stdio::inherit())
+    .output()
+    .context("cannot start cargo")?;
+    if !result.status.success() {
+        bail!("cargo build --package {package} failed");
+    }
+    let messages = String::from_utf8(result.stdout)?;
+    let executable = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .next_back();
+    executable.with_context(|| format!("package {package} has no program"))
+}
+
+/// `./x sim`: optimized, since its worth is the number of histories it walks.
+pub(crate) fn sim(args: &Forwarded) -> Result<()> {
+    run(cmd("cargo", ["run", "--quiet", "--package", "stateward-sim", "--"]).args(&args.arguments))
+}
+
+/// `./x bench`.
+pub(crate) fn bench(paths: &Paths, args: &Forwarded) -> Result<()> {
+    setup::ensure(paths)?;
+    run(cmd("cargo", ["bench", "--workspace"])
+        .args(&args.arguments)
+        .env("STATEWARD_CACHE", &paths.cache))
+}
+
+/// `./x crds`: writes every generated file in place, or with `--check` fails on a difference.
+pub(crate) fn generate(args: &Generate) -> Result<()> {
+    let program = build("stateward")?;
+    let mut command = cmd(&program, ["manifests"]);
+    run(if args.check {
+        command.arg("--check")
+    } else {
+        &mut command
+    })
+}

@@ -1,0 +1,126 @@
+//! Programs out of Debian's packages, unpacked into the cache and never installed: installing etcd or containerd would
+//! start a service, and needs root. Works as an ordinary user, and for another release of Debian than the machine's own,
+//! since apt gets folders of its own; the mirror is the one the machine already uses.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::paths::Paths;
+use crate::shell::{cmd, output};
+
+/// The keys of every Debian release, present on every Debian machine.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Unpacks packages of one Debian release and moves some of their files to `target`, all or nothing.
+pub(crate) fn unpack(paths: &Paths, release: &str, packages: &[&str], files: &[&str], target: &Path) -> Result<()> {
+    let name = |file: &str| Path::new(file).file_name().map(|name| target.join(name));
+    if files.iter().all(|file| name(file).is_some_and(|path| path.exists())) {
+        return Ok(());
+    }
+    eprintln!("fetching {} from Debian {release}", packages.join(", "));
+    let work = tempfile::Builder::new().prefix("unpack-").tempdir_in(&paths.cache)?;
+    download(paths, release, packages, work.path())
+        .with_context(|| format!("cannot fetch {} of Debian {release}", packages.join(", ")))?;
+    let (root, ready) = (work.path().join("root"), work.path().join("ready"));
+    fs::create_dir(&ready)?;
+    for archive in fs::read_dir(work.path())? {
+        let archive = archive?.path();
+        if archive.extension().is_some_and(|extension| extension == "deb") {
+            output(cmd("dpkg-deb", ["-x"]).arg(&archive).arg(&root))?;
+        }
+    }
+    for file in files {
+        let source = root.join(file);
+        let base = source
+            .file_name()
+            .with_context(|| format!("{file} has no name"))?
+            .to_owned();
+        fs::rename(&source, ready.join(base))
+            .with_context(|| format!("{} does not contain {file}", packages.join(", ")))?;
+    }
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    if target.exists() {
+        fs::remove_dir_all(target)?;
+    }
+    fs::rename(&ready, target).with_context(|| format!("cannot move into {}", target.display()))
+}
+
+/// Downloads packages into `folder` with an apt that has its own state, so that neither root nor the machine's lists of
+/// packages are needed.
+fn download(paths: &Paths, release: &str, packages: &[&str], folder: &Path) -> Result<()> {
+    let apt = Apt::new(paths, release)?;
+    let download = |apt: &Apt| output(apt.get().current_dir(folder).arg("download").args(packages));
+    if apt.has_lists()? && download(&apt).is_ok() {
+        return Ok(());
+    }
+    output(apt.get().arg("update"))?; // no lists yet, or so old that the mirror dropped what they name
+    download(&apt).map(drop)
+}
+
+/// An apt with folders of its own.
+struct Apt {
+    root: PathBuf,
+}
+
+impl Apt {
+    fn new(paths: &Paths, release: &str) -> Result<Self> {
+        let root = paths.cache.join("apt").join(release);
+        for folder in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(root.join(folder))?;
+        }
+        let signed = if Path::new(KEYRING).exists() {
+            format!("[signed-by={KEYRING}] ")
+        } else {
+            String::new()
+        };
+        fs::write(
+            root.join("sources.list"),
+            format!("deb {signed}{} {release} main\n", mirror()?),
+        )?;
+        Ok(Self { root })
+    }
+
+    fn has_lists(&self) -> Result<bool> {
+        let mut lists = fs::read_dir(self.root.join("lists"))?;
+        Ok(lists.any(|entry| entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains("Packages"))))
+    }
+
+    fn get(&self) -> std::process::Command {
+        let mut command = cmd("apt-get", ["-qq"]);
+        let settings = [
+            ("Dir::State::Lists", self.root.join("lists")),
+            ("Dir::Cache", self.root.join("cache")),
+            ("Dir::Etc::SourceList", self.root.join("sources.list")),
+            ("Dir::Etc::SourceParts", "/dev/null".into()),
+            ("Acquire::Languages", "none".into()),
+            ("Acquire::IndexTargets::deb::DEP-11::DefaultEnabled", "false".into()),
+            ("APT::Sandbox::User", "root".into()), // the folders are this user's, whoever that is
+        ];
+        for (key, value) in settings {
+            command.arg("-o").arg(format!("{key}={}", value.display()));
+        }
+        command
+    }
+}
+
+/// The Debian mirror that this machine's own apt uses for its main release.
+fn mirror() -> Result<String> {
+    let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
+    let targets = output(&mut cmd(
+        "apt-get",
+        ["indextargets", "--format", format, "Created-By: Packages"],
+    ))
+    .context("apt is needed: this set-up fetches programs from Debian's packages")?;
+    for line in targets.lines() {
+        if let [uri, release, "main"] = line.split(' ').collect::<Vec<_>>()[..]
+            && !release.contains(['-', '/'])
+        {
+            return Ok(uri.to_owned());
+        }
+    }
+    bail!("apt has no source with Debian's main component; add one to /etc/apt/sources.list")
+}

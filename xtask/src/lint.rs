@@ -1,0 +1,39 @@
+//! `./x lint`: the gates every change passes before its tests are looked at.
+
+use anyhow::{Context, Result};
+
+use crate::shell::{self, cmd};
+
+/// One gate: its name, and the arguments of cargo.
+const GATES: [(&str, &[&str]); 3] = [
+    ("format", &["fmt", "--all", "--check"]),
+    (
+        "clippy",
+        &[
+            "clippy",
+            "--quiet",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    ),
+    ("deny", &["deny", "--log-level", "error", "check"]),
+];
+
+pub(crate) fn run() -> Result<()> {
+    for (name, arguments) in GATES {
+        if name == "deny" && !deny_is_installed() {
+            eprintln!("lint: deny left out, cargo-deny is not installed (cargo install --locked cargo-deny)");
+            continue;
+        }
+        eprintln!("lint: {name}");
+        shell::run(&mut cmd("cargo", arguments)).with_context(|| format!("lane failed: {name}"))?;
+    }
+    Ok(())
+}
+
+fn deny_is_installed() -> bool {
+    shell::output(&mut cmd("cargo", ["deny", "--version"])).is_ok()
+}

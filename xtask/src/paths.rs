@@ -1,0 +1,45 @@
+//! Where things are: the checkout, and the cache folder outside it that survives between checkouts.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The folders every task works in.
+pub(crate) struct Paths {
+    /// The root of the checkout.
+    pub(crate) checkout: PathBuf,
+    /// `$STATEWARD_CACHE`, else `stateward` in the user's cache folder.
+    pub(crate) cache: PathBuf,
+}
+
+impl Paths {
+    pub(crate) fn find() -> Result<Self> {
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("xtask has no parent folder")?
+            .to_owned();
+        let cache = match (std::env::var_os("STATEWARD_CACHE"), std::env::var_os("XDG_CACHE_HOME")) {
+            (Some(cache), _) => PathBuf::from(cache),
+            (None, Some(user_cache)) => PathBuf::from(user_cache).join("stateward"),
+            (None, None) => {
+                let home = std::env::var_os("HOME").context("neither STATEWARD_CACHE nor HOME is set")?;
+                PathBuf::from(home).join(".cache/stateward")
+            }
+        };
+        std::fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
+        Ok(Self {
+            checkout,
+            cache: cache.canonicalize()?,
+        })
+    }
+
+    /// Programs of one etcd version: `etcd`, `etcdctl` and, from 3.5 on, `etcdutl`.
+    pub(crate) fn etcd(&self, version: &str) -> PathBuf {
+        self.cache.join("etcd").join(version)
+    }
+
+    /// The folder of one `kubectl` version that Debian packages.
+    pub(crate) fn kubectl(&self, version: &str) -> PathBuf {
+        self.cache.join("kubectl").join(version)
+    }
+}

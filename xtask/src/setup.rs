@@ -1,0 +1,58 @@
+//! `./x setup`: what the embedded Kubernetes runs, without a compiler: etcd in two versions, and the oldest kubectl that
+//! must work. Every other verb that needs them calls this first; when all is there it only looks.
+
+use anyhow::Result;
+
+use crate::debian;
+use crate::paths::Paths;
+
+/// What each release of Debian carries: release, version, programs.
+const ETCDS: [(&str, &str, &[&str]); 2] = [
+    ("bookworm", "3.4.23", &["usr/bin/etcd", "usr/bin/etcdctl"]),
+    (
+        "trixie",
+        "3.5.16",
+        &["usr/bin/etcd", "usr/bin/etcdctl", "usr/bin/etcdutl"],
+    ),
+];
+
+/// Options of `./x setup`.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+pub(crate) fn run(paths: &Paths, _args: &Args) -> Result<()> {
+    ensure(paths)?;
+    println!("etcd    {}", versions(&paths.cache.join("etcd")));
+    println!("kubectl {}", versions(&paths.cache.join("kubectl")));
+    println!("in      {}", paths.cache.display());
+    Ok(())
+}
+
+/// Fetches what is missing.
+pub(crate) fn ensure(paths: &Paths) -> Result<()> {
+    for (release, version, programs) in ETCDS {
+        debian::unpack(
+            paths,
+            release,
+            &["etcd-server", "etcd-client"],
+            programs,
+            &paths.etcd(version),
+        )?;
+    }
+    debian::unpack(
+        paths,
+        "bookworm",
+        &["kubernetes-client"],
+        &["usr/bin/kubectl"],
+        &paths.kubectl("1.20"),
+    )
+}
+
+fn versions(folder: &std::path::Path) -> String {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names.join(", ")
+}

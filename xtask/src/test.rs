@@ -1,0 +1,117 @@
+//! `./x test`: the lint gates, then every test of the workspace. Names the lane that failed; the last line has the form
+//! of cargo's own, summed over all test programs.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::paths::Paths;
+use crate::shell::cmd;
+use crate::{lint, setup};
+
+/// Options of `./x test`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Given to `cargo test --workspace`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    cargo: Vec<String>,
+}
+
+pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
+    setup::ensure(paths).context("lane failed: setup")?;
+    lint::run()?;
+    let started = Instant::now();
+    let (passed, sum) = cargo_test(paths, &args.cargo)?;
+    let word = if passed { "ok" } else { "FAILED" };
+    let Sum {
+        passed: good,
+        failed,
+        ignored,
+        filtered,
+    } = sum;
+    println!(
+        "test result: {word}. {good} passed; {failed} failed; {ignored} ignored; 0 measured; {filtered} filtered out; \
+         finished in {:.2}s",
+        started.elapsed().as_secs_f64()
+    );
+    if !passed {
+        bail!("lane failed: cargo test");
+    }
+    Ok(())
+}
+
+/// What cargo's `test result:` lines add up to.
+#[derive(Default, Debug, PartialEq)]
+struct Sum {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    filtered: u64,
+}
+
+impl Sum {
+    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1s`.
+    fn add(&mut self, line: &str) {
+        let Some((_, counts)) = line
+            .strip_prefix("test result: ")
+            .and_then(|rest| rest.split_once(". "))
+        else {
+            return;
+        };
+        for part in counts.split("; ") {
+            let Some((number, what)) = part.split_once(' ') else {
+                continue;
+            };
+            let Ok(number) = number.parse::<u64>() else { continue };
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                "filtered out" => self.filtered += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+fn cargo_test(paths: &Paths, arguments: &[String]) -> Result<(bool, Sum)> {
+    let mut child = cmd("cargo", ["test", "--workspace", "--no-fail-fast"])
+        .args(arguments)
+        .env("STATEWARD_CACHE", &paths.cache)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start cargo test")?;
+    let mut sum = Sum::default();
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            println!("{line}");
+            sum.add(&line);
+        }
+    }
+    Ok((child.wait()?.success(), sum))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_add_up_and_others_do_not_count() {
+        let mut sum = Sum::default();
+        sum.add("test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s");
+        sum.add("test foo ... ok");
+        sum.add("test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 4 filtered out; finished in 0.00s");
+        assert_eq!(
+            sum,
+            Sum {
+                passed: 5,
+                failed: 1,
+                ignored: 1,
+                filtered: 4
+            }
+        );
+    }
+}
