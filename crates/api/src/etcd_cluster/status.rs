@@ -1,0 +1,375 @@
+//! The status of an EtcdCluster: what the old API had, what each member is, and the records that must be there before
+//! the step that depends on them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Bootstrap, OnQuorumLoss};
+use crate::conditions::Condition;
+use crate::etcd_restore::ClaimRecord;
+use crate::lenient::{empty_as_none, is_default, null_as_default};
+
+/// What is known of the cluster, and what is being done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdClusterStatus {
+    /// Creating, Running or Failed; empty before the first look.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub phase: Phase,
+    /// Why the phase is Failed.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub reason: String,
+    /// Whether spec.paused has taken effect.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub control_paused: bool,
+    /// Available, Progressing, Degraded, Scaling, Upgrading, Recovering.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub conditions: Vec<Condition>,
+    /// How many members the cluster has now.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub size: i32,
+    /// How many of them are ready.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub ready_members: i32,
+    /// Selector of the members' pods, for the scale subresource.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub selector: String,
+    /// The service for clients.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub service_name: String,
+    /// Its port.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub client_port: i32,
+    /// The names of the members, which are the names of their pods.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub members: MembersStatus,
+    /// The version that all members have reached.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub current_version: String,
+    /// The version that they are being brought to; empty while there is no other.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub target_version: String,
+    /// The generation of the spec that this was said of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// What is being waited for, in words; empty when nothing is.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub waiting: String,
+    /// etcd's ID of the cluster, in hexadecimal.
+    #[serde(
+        rename = "clusterID",
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "is_default"
+    )]
+    pub cluster_id: String,
+    /// One entry for each member.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub member_statuses: Vec<MemberStatus>,
+    /// The decision to start this cluster, written before its first pod is made. It is never made twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<BootstrapRecord>,
+    /// Members that are going to join, written before etcd is told of them.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub pending_members: Vec<PendingMember>,
+    /// A recovery from quorum loss, written before its first step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<RecoveryRecord>,
+    /// The upgrade that is under way, written before its first step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upgrade: Option<UpgradeRecord>,
+    /// What TLS has taken effect.
+    #[serde(rename = "TLS", default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsStatus>,
+    /// When the cluster was last cared for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<MaintenanceStatus>,
+    /// Other steps under way that must be remembered between two looks.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub operations: Vec<Operation>,
+}
+
+/// The phase of a cluster, as the old API had it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// Being created.
+    Creating,
+    /// Created.
+    Running,
+    /// Cannot be created or run; the reason says why.
+    Failed,
+    /// Not looked at yet.
+    #[default]
+    #[serde(rename = "", other)]
+    None,
+}
+
+/// The names of the members.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MembersStatus {
+    /// Those that answer.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub ready: Vec<String>,
+    /// Those that do not.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub unready: Vec<String>,
+}
+
+/// One member.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberStatus {
+    /// Its name, which is the name of its pod.
+    #[serde(default)]
+    pub name: String,
+    /// etcd's ID of it, in hexadecimal; empty until it is known.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub id: String,
+    /// Leader, Follower or Learner; not set while it cannot be told.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub role: Option<MemberRole>,
+    /// Healthy, Starting, Unhealthy, Unreachable or Failed.
+    #[serde(default)]
+    pub health: MemberHealth,
+    /// What is wrong with it, in words.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub message: String,
+    /// The version it runs.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub version: String,
+    /// Size of its database, rounded so that a quiet cluster writes no status.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub db_size: String,
+    /// How much of it is in use, rounded likewise.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub db_size_in_use: String,
+    /// The node it is on.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub node: String,
+    /// UID of its pod.
+    #[serde(rename = "podUID", default, skip_serializing_if = "is_default")]
+    pub pod_uid: String,
+    /// UID of its claim.
+    #[serde(rename = "claimUID", default, skip_serializing_if = "is_default")]
+    pub claim_uid: String,
+}
+
+/// The role of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum MemberRole {
+    /// Leads.
+    Leader,
+    /// Votes.
+    Follower,
+    /// Does not vote yet.
+    Learner,
+}
+
+/// How a member is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum MemberHealth {
+    /// It answers, and knows a leader.
+    Healthy,
+    /// It has not answered yet since it was started.
+    Starting,
+    /// It answers, and says that something is wrong.
+    Unhealthy,
+    /// It does not answer. That alone proves nothing.
+    #[default]
+    Unreachable,
+    /// It is proven lost, and is to be replaced.
+    Failed,
+}
+
+/// The decision to start a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BootstrapRecord {
+    /// etcd's initial cluster token, of this cluster only.
+    #[serde(default)]
+    pub token: String,
+    /// How it is started.
+    #[serde(default)]
+    pub strategy: Bootstrap,
+    /// The first member, or with Parallel the first of them.
+    #[serde(default)]
+    pub seed: String,
+    /// With Parallel: all first members, the seed included.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub members: Vec<String>,
+    /// Whether data lives only as long as pods.
+    #[serde(default)]
+    pub ephemeral: bool,
+    /// How far it is.
+    #[serde(default)]
+    pub phase: BootstrapPhase,
+    /// When it was decided.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// When the first members served.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Time>,
+    /// UID of the EtcdRestore whose backup the seed starts from.
+    #[serde(rename = "restoreUID", default, skip_serializing_if = "is_default")]
+    pub restore_uid: String,
+}
+
+/// How far a start is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BootstrapPhase {
+    /// Decided; the first members are being made and have never served.
+    #[default]
+    Starting,
+    /// They have served: there is data from here on.
+    Done,
+}
+
+/// A member that is going to join.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PendingMember {
+    /// Its name, chosen before etcd is told of it.
+    #[serde(default)]
+    pub name: String,
+    /// etcd's ID of it, in hexadecimal, once etcd knows it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub id: String,
+    /// Why it joins, in words.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub reason: String,
+    /// Name of the member that it replaces.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub replaces: String,
+    /// When it was decided.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+}
+
+/// A recovery from quorum loss.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RecoveryRecord {
+    /// Counts the recoveries of this cluster, from 1.
+    #[serde(default)]
+    pub generation: i64,
+    /// How: FromSurvivor or FromBackup; Report while only the loss is recorded.
+    #[serde(default)]
+    pub method: OnQuorumLoss,
+    /// How far it is.
+    #[serde(default)]
+    pub phase: RecoveryPhase,
+    /// When quorum was found lost.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub lost_at: Option<Time>,
+    /// When it was decided.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// When the new cluster served.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Time>,
+    /// Token of the new logical cluster.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub token: String,
+    /// First member of the new cluster: the survivor, or the one that starts from the backup.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub seed: String,
+    /// What it starts from, in words: the survivor and its revision, or the backup.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub source: String,
+    /// What was possibly lost, in words.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub lost: String,
+    /// Claims of the old members, which must not rejoin; kept until the new cluster serves.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub old_claims: Vec<ClaimRecord>,
+}
+
+/// How far a recovery is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RecoveryPhase {
+    /// Quorum is lost; nothing has been touched.
+    #[default]
+    Lost,
+    /// The old members are being stopped for good.
+    Stopping,
+    /// The first member of the new cluster starts.
+    Seeding,
+    /// The new cluster serves.
+    Done,
+}
+
+/// An upgrade, or a downgrade.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UpgradeRecord {
+    /// The version before.
+    #[serde(default)]
+    pub from: String,
+    /// The version after.
+    #[serde(default)]
+    pub to: String,
+    /// When it was decided.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// The EtcdBackup taken before it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub backup: String,
+    /// Whether etcd was told of a downgrade.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub downgrade_enabled: bool,
+    /// Why it does not go on, in words.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub halted: String,
+}
+
+/// What TLS has taken effect.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TlsStatus {
+    /// Whether members talk to each other with TLS.
+    #[serde(default)]
+    pub peers: bool,
+    /// Whether members talk to clients with TLS.
+    #[serde(default)]
+    pub clients: bool,
+    /// The step of a change between with and without, or of a rotation, in one word; empty when there is none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub stage: String,
+    /// When the first of the certificates in use ends.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub not_after: Option<Time>,
+}
+
+/// When the cluster was last cared for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MaintenanceStatus {
+    /// When the last defragmentation of all members was complete.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub last_defragmentation: Option<Time>,
+    /// When the last NOSPACE or CORRUPT alarm was cleared.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub last_alarm_cleared: Option<Time>,
+}
+
+/// A step under way that must be remembered between two looks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Operation {
+    /// What it is, in one word.
+    #[serde(rename = "type", default)]
+    pub type_: String,
+    /// The member it is about.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub member: String,
+    /// When it was first seen or decided.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Whatever else it needs.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub detail: BTreeMap<String, String>,
+}

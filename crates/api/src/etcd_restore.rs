@@ -1,0 +1,185 @@
+//! EtcdRestore: puts a cluster back from a backup. The object is named like the cluster.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::conditions::Condition;
+use crate::etcd_backup::{Encryption, ObjectName};
+use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default};
+use crate::store::{StorageType, Store, StoreBlocks, StoreError};
+
+/// Which cluster to put back, and from what.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "etcd.database.coreos.com",
+    version = "v1beta2",
+    kind = "EtcdRestore",
+    plural = "etcdrestores",
+    namespaced,
+    category = "stateward",
+    status = "EtcdRestoreStatus",
+    derive = "PartialEq",
+    doc = "Puts an etcd cluster back from a backup. It is named like the cluster, and takes its spec.",
+    printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.etcdCluster.name"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Succeeded", type_ = "boolean", json_path = ".status.succeeded"),
+    printcolumn(name = "Revision", type_ = "integer", json_path = ".status.revision"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdRestoreSpec {
+    /// The EtcdCluster to put back: the one with this object's own name.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub etcd_cluster: ObjectName,
+    /// The kind of store: S3, ABS, GCS, OSS or File. May be left out, since only one store block is set.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub backup_storage_type: Option<StorageType>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub store: StoreBlocks,
+    /// Take the backup from this EtcdBackup (its newest good one) instead of a store block.
+    #[serde(
+        default,
+        deserialize_with = "empty_object_as_none",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub backup_ref: Option<ObjectName>,
+    /// Read `path` as the path of a periodic EtcdBackup, and take the newest good backup under it.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub latest: bool,
+    /// Restore to a point between two snapshots; the backups must be continuous.
+    #[serde(
+        default,
+        deserialize_with = "empty_object_as_none",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub restore_to: Option<RestoreTo>,
+    /// The key with which the backup was encrypted.
+    #[serde(
+        default,
+        deserialize_with = "empty_object_as_none",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub encryption: Option<Encryption>,
+    /// How far the revision is raised over the backup's, so that clients never see one again. Not set: 1000000000.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub revision_bump: Option<i64>,
+    /// Service account of the pods that fetch the backup: workload identity, where no secret is given.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub service_account_name: Option<String>,
+}
+
+/// A point to restore to: a revision or a time, not both.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RestoreTo {
+    /// Up to and with this revision.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub revision: Option<i64>,
+    /// Up to this time.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+}
+
+/// How far it is. `succeeded` and `reason` are as in the old API.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdRestoreStatus {
+    /// Whether the restored cluster serves.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub succeeded: bool,
+    /// Why it does not.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub reason: String,
+    /// The step it is at, in one word.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub phase: Option<RestorePhase>,
+    /// The generation of the spec that this was said of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Standard conditions: Complete, Progressing, Degraded.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub conditions: Vec<Condition>,
+    /// What is being waited for, in words.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub waiting: String,
+    /// The backup that was chosen: bucket and key, or a file below the root of the claim. It does not change again.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub location: String,
+    /// Revision of the backup.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub revision: i64,
+    /// SHA-256 of the backup, in hexadecimal.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub sha256: String,
+    /// UID of the EtcdCluster that is put back.
+    #[serde(
+        rename = "clusterUID",
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "is_default"
+    )]
+    pub cluster_uid: String,
+    /// Token of the new logical cluster, written before anything is made.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub token: String,
+    /// Name of the first member of the new cluster, written before it is made.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub seed: String,
+    /// Claims of the old cluster that are kept until the new one serves.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub old_claims: Vec<ClaimRecord>,
+    /// When it started.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// When the restored cluster served.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Time>,
+}
+
+/// The steps of a restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RestorePhase {
+    /// The backup is fetched and verified; the running cluster is not touched.
+    Fetching,
+    /// The old members are stopped.
+    Replacing,
+    /// The first member starts from the backup.
+    Seeding,
+    /// The new cluster serves; cluster control grows it to size.
+    Complete,
+    /// It was refused or cannot go on; reason says why.
+    Failed,
+}
+
+/// A claim, by name and UID.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimRecord {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+    /// Its UID.
+    #[serde(default)]
+    pub uid: String,
+}
+
+impl EtcdRestoreSpec {
+    /// The one store that is set.
+    pub fn store(&self) -> Result<Store<'_>, StoreError> {
+        self.store.store(self.backup_storage_type)
+    }
+}
+
+impl EtcdRestore {
+    /// The name of the cluster to put back: `etcdCluster.name`, or the object's own.
+    pub fn cluster_name(&self) -> &str {
+        match self.spec.etcd_cluster.name.as_str() {
+            "" => self.metadata.name.as_deref().unwrap_or_default(),
+            name => name,
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Empty means unset: deserializers for what compiled clients of the old API send for fields that are not set.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+/// Reads null, `""` and `0` as `None`.
+pub(crate) fn empty_as_none<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned,
+{
+    let value = Value::deserialize(deserializer)?;
+    let empty = match &value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Number(number) => number.as_i64() == Some(0),
+        _ => false,
+    };
+    if empty {
+        Ok(None)
+    } else {
+        serde_json::from_value(value)
+            .map(Some)
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// Reads null and `{}` as `None`. Only for objects whose emptiness says nothing (not for `TLS.auto: {}`).
+pub(crate) fn empty_object_as_none<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned,
+{
+    let value = Value::deserialize(deserializer)?;
+    match &value {
+        Value::Null => Ok(None),
+        Value::Object(fields) if fields.is_empty() => Ok(None),
+        _ => serde_json::from_value(value)
+            .map(Some)
+            .map_err(serde::de::Error::custom),
+    }
+}
+
+/// Reads null as the default of the type.
+pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// For `skip_serializing_if`: leaves out values that say nothing.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
