@@ -1,0 +1,159 @@
+//! The one bootstrap of a cluster. Recorded before the first pod is made; never a second time (rule 3).
+
+use super::intent::Bootstrap;
+use super::record::{Bootstrapped, Record};
+use super::{Effect, Launch, SOON, Step, Stop, TlsStage, View, Work};
+
+pub(super) fn bootstrap(view: &View<'_>, record: &mut Record) -> Option<Step> {
+    match &view.record.bootstrap {
+        None => Some(begin(view, record)),
+        Some(bootstrap) if bootstrap.cluster.is_none() => Some(bring_up(view, bootstrap)),
+        Some(_) => None,
+    }
+}
+
+fn begin(view: &View<'_>, record: &mut Record) -> Step {
+    let (world, intent) = (view.world, view.intent);
+    if let Some(list) = &world.list {
+        // The record was lost (an object restored without its status), the cluster was not: take it up again.
+        record.bootstrap = Some(Bootstrapped {
+            token: String::new(),
+            first: Vec::new(),
+            cluster: Some(list.cluster),
+        });
+        return Step::new(
+            Work::Changing,
+            "Adopted",
+            "the status had no record of this running cluster; it was taken up again",
+        )
+        .wake(SOON);
+    }
+    if !world.pods.is_empty() || !world.claims.is_empty() {
+        let named = world
+            .pods
+            .keys()
+            .chain(world.claims.keys())
+            .map(|name| name.0.as_str())
+            .collect::<std::collections::BTreeSet<_>>();
+        let named = named.into_iter().collect::<Vec<_>>().join(", ");
+        return Step::new(
+            Work::Stuck,
+            "RecordMissing",
+            format!("the status has no record of a bootstrap, but pods or claims of this cluster are there ({named}) and no member answers. Nothing is started, since that could make a second cluster. Restore the status, or delete these claims if their data is not wanted"),
+        )
+        .wake(super::LATER);
+    }
+    if !world.foreign_claims.is_empty() && !intent.ignore_old_claims {
+        return Step::new(
+            Work::Stuck,
+            "OldClaimsPresent",
+            format!(
+                "claims of an earlier cluster of this name are there: {}. Delete them, restore from them under another name, or set the annotation stateward.dev/ignore-old-claims: \"true\" to begin with an empty cluster beside them",
+                world.foreign_claims.join(", ")
+            ),
+        );
+    }
+    if !world.conflicts.is_empty() {
+        return Step::new(
+            Work::Stuck,
+            "NameTaken",
+            format!(
+                "these objects exist and belong to somebody else: {}. Delete them, or choose another name for the cluster",
+                world.conflicts.join(", ")
+            ),
+        );
+    }
+    let count = match intent.bootstrap {
+        Bootstrap::SeedThenJoin => 1,
+        Bootstrap::Parallel => intent.size,
+    };
+    let first: Vec<_> = world.fresh_names.iter().take(count).cloned().collect();
+    let bootstrap = Bootstrapped {
+        token: world.fresh_token.clone(),
+        first,
+        cluster: None,
+    };
+    let step = bring_up(view, &bootstrap);
+    record.bootstrap = Some(bootstrap);
+    record.target = Some(view.version.clone());
+    step
+}
+
+fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
+    let mut effects = Vec::new();
+    let mut waiting = None;
+    let mut running = false;
+    for name in &bootstrap.first {
+        let pod = view.world.pods.get(name);
+        match pod {
+            // Nothing can be lost with a pod that never ran: a corrected spec reaches it at once.
+            Some(pod)
+                if !pod.terminating
+                    && !pod.ever_ran
+                    && (pod.template != view.intent.template || pod.version != view.version) =>
+            {
+                effects.push(Effect::DeletePod {
+                    member: name.clone(),
+                    uid: pod.uid.clone(),
+                    how: Stop::Restart,
+                });
+            }
+            Some(pod) if pod.ended && !pod.terminating => {
+                effects.push(Effect::DeletePod {
+                    member: name.clone(),
+                    uid: pod.uid.clone(),
+                    how: Stop::Restart,
+                });
+            }
+            Some(pod) => {
+                running |= pod.running;
+                waiting = waiting.or_else(|| {
+                    pod.blocked
+                        .as_ref()
+                        .map(|blocked| format!("pod {name} waits: {}: {}", blocked.reason, blocked.message))
+                });
+            }
+            None => {
+                if view.intent.is_durable() && !view.world.claims.contains_key(name) {
+                    effects.push(Effect::CreateClaim { member: name.clone() });
+                }
+                let launch = match bootstrap.first.len() {
+                    1 => Launch::Seed {
+                        token: bootstrap.token.clone(),
+                    },
+                    _ => Launch::Static {
+                        token: bootstrap.token.clone(),
+                        members: bootstrap.first.clone(),
+                    },
+                };
+                let tls = if view.intent.tls { TlsStage::On } else { TlsStage::Off };
+                effects.push(Effect::CreatePod {
+                    member: name.clone(),
+                    launch,
+                    version: view.version.clone(),
+                    tls,
+                });
+            }
+        }
+        if let Some(problem) = view.world.claims.get(name).and_then(|claim| claim.problem.as_ref()) {
+            waiting = Some(format!(
+                "the claim of {name} is not bound: {problem}. Set spec.storage.storageClassName to a class that can serve it, or spec.storage.ephemeral: true for a cluster without durable data"
+            ));
+        }
+    }
+    let what = if bootstrap.first.len() == 1 {
+        "the first member"
+    } else {
+        "all first members"
+    };
+    let step = match waiting {
+        Some(waiting) => Step::new(
+            Work::Creating,
+            "WaitingForFirstMember",
+            format!("starting {what}: {waiting}"),
+        ),
+        None => Step::new(Work::Creating, "StartingFirstMember", format!("starting {what}")),
+    };
+    let step = step.with(effects);
+    if running { step.wake(SOON) } else { step }
+}

@@ -1,0 +1,41 @@
+//! What is left of members that are out of the list: their pods, then their data, by UID (rule 4).
+
+use super::{Effect, LATER, Step, Stop, View, Work};
+
+pub(super) fn clean_up(view: &View<'_>) -> Option<Step> {
+    let list = view.world.list.as_ref()?;
+    let mut effects = Vec::new();
+    for member in view.members.values().filter(|member| member.listed.is_none()) {
+        if let Some(pod) = member.pod {
+            // A dead node never confirms that its pod has stopped; the member is out of the cluster, so nobody needs that.
+            let on_dead_node = pod
+                .node
+                .as_ref()
+                .is_some_and(|node| view.world.dead_nodes.contains_key(node));
+            if on_dead_node || !pod.terminating {
+                let how = if on_dead_node { Stop::Force } else { Stop::Gone };
+                effects.push(Effect::DeletePod {
+                    member: member.name.clone(),
+                    uid: pod.uid.clone(),
+                    how,
+                });
+            }
+        }
+        if let Some(claim) = member.claim.filter(|claim| !claim.terminating) {
+            effects.push(Effect::DeleteClaim {
+                member: member.name.clone(),
+                uid: claim.uid.clone(),
+                cluster: list.cluster,
+            });
+        }
+    }
+    (!effects.is_empty()).then(|| {
+        Step::new(
+            Work::Changing,
+            "CleaningUp",
+            "removing what is left of members that are out of the cluster",
+        )
+        .with(effects)
+        .wake(LATER)
+    })
+}

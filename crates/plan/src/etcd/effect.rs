@@ -1,0 +1,225 @@
+//! What a plan may ask for. Effects are carried out in their order; the first that fails ends the round.
+//!
+//! Each destructive effect carries its guard: what must still be true at the moment it is carried out. A guard that no
+//! longer holds refuses the effect; the next round decides anew.
+
+use std::fmt;
+
+use stateward_api::EtcdVersion;
+
+use super::world::{Alarm, ClusterId, LaunchKind, MemberId, MemberName, TlsStage, Uid};
+
+/// One step.
+#[allow(missing_docs, reason = "the fields are named for what they are")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Make the headless service, the client service or the disruption budget what the intent says.
+    ApplyPeerService,
+    /// The service that clients use.
+    ApplyClientService,
+    /// The disruption budget.
+    ApplyBudget,
+    /// Make a member's claim. Fails when one of that name is there.
+    CreateClaim { member: MemberName },
+    /// Make a member's pod. Fails when one of that name is there.
+    CreatePod {
+        member: MemberName,
+        launch: Launch,
+        version: EtcdVersion,
+        tls: TlsStage,
+    },
+    /// From now on this pod's etcd starts only with the data it has. Refused when the pod has another UID.
+    SealPod { member: MemberName, uid: Uid },
+    /// Bring labels and annotations to what the intent says, without a restart.
+    RelabelPod { member: MemberName, uid: Uid },
+    /// Stop a pod. The member's data stays.
+    DeletePod { member: MemberName, uid: Uid, how: Stop },
+    /// Delete a member's data. Refused unless a quorum's member list of that moment lacks the member.
+    DeleteClaim {
+        member: MemberName,
+        uid: Uid,
+        cluster: ClusterId,
+    },
+    /// Ask for more space.
+    GrowClaim { member: MemberName, uid: Uid, bytes: u64 },
+
+    /// Add a member that is not started yet.
+    AddMember {
+        member: MemberName,
+        peer_url: String,
+        learner: bool,
+        cluster: ClusterId,
+    },
+    /// Make a learner a voter.
+    Promote {
+        member: MemberName,
+        id: MemberId,
+        cluster: ClusterId,
+    },
+    /// Take a member out of the list. Refused unless its pod and claim are still those (or still absent) that the
+    /// decision rests on.
+    RemoveMember {
+        member: MemberName,
+        id: MemberId,
+        cluster: ClusterId,
+        pod: Option<Uid>,
+        claim: Option<Uid>,
+    },
+    /// Change where peers reach a member.
+    UpdatePeerUrl {
+        member: MemberName,
+        id: MemberId,
+        peer_url: String,
+        cluster: ClusterId,
+    },
+    /// Hand leadership over.
+    MoveLeader {
+        from: MemberId,
+        to: MemberId,
+        cluster: ClusterId,
+    },
+    /// Forget the history before the current revision, so that space can be given back.
+    Compact { cluster: ClusterId },
+    /// Give a member's free space back. Blocks that member meanwhile.
+    Defragment {
+        member: MemberName,
+        id: MemberId,
+        cluster: ClusterId,
+    },
+    /// Take an alarm back.
+    Disarm {
+        id: MemberId,
+        alarm: Alarm,
+        cluster: ClusterId,
+    },
+    /// Tell the cluster to make its storage readable for the version before (etcd 3.5 and later).
+    EnableDowngrade { to: EtcdVersion, cluster: ClusterId },
+
+    /// Make the certificates that `TLS.auto` or `TLS.certManager` asks for, or renew those that near their end.
+    IssueCertificates,
+    /// Ask the EtcdBackup machinery for a snapshot before going on.
+    TakeBackup { reason: String },
+
+    /// Tell the user, as a Kubernetes Event on the cluster.
+    Tell(Note),
+}
+
+/// How etcd starts in a new pod.
+#[allow(missing_docs, reason = "the fields are named for what they are")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Launch {
+    /// The first member of a new cluster.
+    Seed { token: String },
+    /// One of several first members that know each other.
+    Static { token: String, members: Vec<MemberName> },
+    /// A new member; `members` is the list at that moment, with itself: name and peer URL.
+    Join { members: Vec<(MemberName, String)> },
+    /// With the data it has, or not at all.
+    Sealed,
+    /// The only member of the cluster from now on, with its data.
+    ForceNew,
+    /// The first member of a new cluster, with the data of a backup.
+    Restore { token: String, backup: String },
+}
+
+impl Launch {
+    /// The kind without the details.
+    pub fn kind(&self) -> LaunchKind {
+        match self {
+            Self::Seed { .. } | Self::Restore { .. } => LaunchKind::Seed,
+            Self::Static { .. } => LaunchKind::Static,
+            Self::Join { .. } => LaunchKind::Join,
+            Self::Sealed => LaunchKind::Sealed,
+            Self::ForceNew => LaunchKind::ForceNew,
+        }
+    }
+}
+
+/// Why a pod is deleted, and so how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It comes back by a later step: with its own grace period.
+    Restart,
+    /// Its member left the cluster, or never joined it.
+    Gone,
+    /// The cluster sleeps.
+    Hibernate,
+    /// Its node is dead for longer than allowed: nothing waits for the node's word.
+    Force,
+}
+
+/// Something worth a Kubernetes Event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// It is a warning.
+    pub warning: bool,
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+impl Effect {
+    /// It takes away something that cannot be brought back by the next round.
+    pub fn is_destructive(&self) -> bool {
+        match self {
+            Self::DeletePod { .. } | Self::DeleteClaim { .. } | Self::RemoveMember { .. } => true,
+            Self::CreatePod { launch, .. } => matches!(launch, Launch::ForceNew | Launch::Restore { .. }),
+            _ => false,
+        }
+    }
+
+    /// The members' own state changes by it, and only they can say whether it happened.
+    pub fn is_on_etcd(&self) -> bool {
+        matches!(
+            self,
+            Self::AddMember { .. }
+                | Self::Promote { .. }
+                | Self::RemoveMember { .. }
+                | Self::UpdatePeerUrl { .. }
+                | Self::MoveLeader { .. }
+                | Self::Compact { .. }
+                | Self::Defragment { .. }
+                | Self::Disarm { .. }
+                | Self::EnableDowngrade { .. }
+        )
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ApplyPeerService => write!(f, "apply the peer service"),
+            Self::ApplyClientService => write!(f, "apply the client service"),
+            Self::ApplyBudget => write!(f, "apply the disruption budget"),
+            Self::CreateClaim { member } => write!(f, "create the claim of {member}"),
+            Self::CreatePod {
+                member,
+                launch,
+                version,
+                ..
+            } => {
+                write!(f, "create pod {member} ({:?}, etcd {version})", launch.kind())
+            }
+            Self::SealPod { member, .. } => write!(f, "seal {member}"),
+            Self::RelabelPod { member, .. } => write!(f, "relabel {member}"),
+            Self::DeletePod { member, uid, how } => write!(f, "delete pod {member} ({how:?}, uid {uid})"),
+            Self::DeleteClaim { member, uid, .. } => write!(f, "delete the claim of {member} (uid {uid})"),
+            Self::GrowClaim { member, bytes, .. } => write!(f, "grow the claim of {member} to {bytes} bytes"),
+            Self::AddMember { member, learner, .. } => {
+                write!(f, "add {member} as a {}", if *learner { "learner" } else { "voter" })
+            }
+            Self::Promote { member, id, .. } => write!(f, "promote {member} ({id})"),
+            Self::RemoveMember { member, id, .. } => write!(f, "remove member {member} ({id})"),
+            Self::UpdatePeerUrl { member, peer_url, .. } => write!(f, "let peers reach {member} at {peer_url}"),
+            Self::MoveLeader { from, to, .. } => write!(f, "move leadership from {from} to {to}"),
+            Self::Compact { .. } => write!(f, "compact"),
+            Self::Defragment { member, .. } => write!(f, "defragment {member}"),
+            Self::Disarm { id, alarm, .. } => write!(f, "disarm {alarm:?} of {id}"),
+            Self::EnableDowngrade { to, .. } => write!(f, "enable the downgrade to {to}"),
+            Self::IssueCertificates => write!(f, "issue certificates"),
+            Self::TakeBackup { reason } => write!(f, "take a backup: {reason}"),
+            Self::Tell(note) => write!(f, "tell {}: {}", note.reason, note.message),
+        }
+    }
+}

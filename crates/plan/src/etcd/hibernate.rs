@@ -1,0 +1,51 @@
+//! Sleep: all pods stop, all data stays. Waking is `restart`'s ordinary work.
+
+use super::record::Record;
+use super::{Effect, Step, Stop, View, Work};
+
+pub(super) fn hibernate(view: &View<'_>, record: &mut Record) -> Option<Step> {
+    if !view.intent.hibernate {
+        record.hibernating = false;
+        return None;
+    }
+    if !view.intent.is_durable() {
+        return Some(Step::new(
+            Work::Stuck,
+            "CannotHibernate",
+            "spec.hibernate needs durable storage: with ephemeral storage stopping the pods would lose all data. Set spec.hibernate to false",
+        ));
+    }
+    if !view.began() {
+        // Nothing runs yet, or the first member is still coming: it finishes first, so that there is data to keep.
+        return if view.record.bootstrap.is_none() {
+            Some(Step::new(
+                Work::Stuck,
+                "Hibernating",
+                "spec.hibernate is true: the cluster is created when it is false",
+            ))
+        } else {
+            None
+        };
+    }
+    record.hibernating = true;
+    record.quorum_lost = None;
+    let stop: Vec<_> = view
+        .world
+        .pods
+        .iter()
+        .filter(|(_, pod)| !pod.terminating)
+        .map(|(name, pod)| Effect::DeletePod {
+            member: name.clone(),
+            uid: pod.uid.clone(),
+            how: Stop::Hibernate,
+        })
+        .collect();
+    Some(
+        Step::new(
+            Work::Stuck,
+            "Hibernating",
+            "spec.hibernate is true: all pods are stopped, all data is kept",
+        )
+        .with(stop),
+    )
+}

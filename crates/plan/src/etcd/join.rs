@@ -1,0 +1,154 @@
+//! Members that are in the list and not yet full members: start them one after another, promote them when they have
+//! caught up.
+//!
+//! One at a time, since two members that start with `existing` at the same moment wait for each other's answer (etcd.md).
+
+use super::members::{Fate, initial_cluster, owner};
+use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, SOON, Step, Stop, TlsStage, View, Work};
+
+pub(super) fn join(view: &View<'_>) -> Option<Step> {
+    match &view.world.list {
+        Some(list) => join_proven(view, list.cluster, &list.members),
+        // Before 3.4 a second voter counts from the moment it is added: the first one alone has no quorum then, and
+        // only starting the second brings it back. Its own word is enough to start what it lists.
+        None => start_next(view, believed_list(view)?),
+    }
+}
+
+/// The list as the members that answer know it, if they agree.
+fn believed_list<'a>(view: &View<'a>) -> Option<&'a [Listed]> {
+    let mut lists = view.world.voices.values().filter_map(|voice| match voice {
+        super::Voice::Answered(answer) => Some(answer.list.as_slice()),
+        super::Voice::Silent(_) => None,
+    });
+    let first = lists.next()?;
+    lists.all(|list| list == first).then_some(first)
+}
+
+fn join_proven(view: &View<'_>, cluster: super::ClusterId, list: &[Listed]) -> Option<Step> {
+    // The one that has caught up becomes a voter; etcd itself judges whether it has.
+    for member in view.members.values() {
+        let (Some(listed), Some(pod)) = (member.listed, member.pod) else {
+            continue;
+        };
+        if !listed.learner || !member.is_healthy() {
+            continue;
+        }
+        let mut effects = Vec::new();
+        if pod.launch != LaunchKind::Sealed {
+            effects.push(Effect::SealPod {
+                member: member.name.clone(),
+                uid: pod.uid.clone(),
+            });
+        }
+        effects.push(Effect::Promote {
+            member: member.name.clone(),
+            id: listed.id,
+            cluster,
+        });
+        return Some(
+            Step::new(
+                Work::Scaling,
+                "PromotingLearner",
+                format!("{} catches up with the leader before it votes", member.name),
+            )
+            .with(effects)
+            .wake(SOON),
+        );
+    }
+    start_next(view, list)
+}
+
+/// Starts the next member that is listed and was never started.
+fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
+    let unstarted: Vec<MemberName> = list
+        .iter()
+        .filter(|listed| listed.name.is_none())
+        .filter_map(|listed| owner(view.intent, listed))
+        .collect();
+    // A learner that has started but does not answer yet holds the others back.
+    let starting = list
+        .iter()
+        .filter(|listed| listed.learner && listed.name.is_some())
+        .filter_map(|listed| owner(view.intent, listed));
+    for name in starting {
+        let Some(member) = view.members.get(&name) else {
+            continue;
+        };
+        if let Fate::Away(why) = &member.fate {
+            return Some(
+                Step::new(
+                    Work::Scaling,
+                    "WaitingForLearner",
+                    format!("learner {name} does not answer yet: {why}"),
+                )
+                .wake(if member.pod.is_some_and(|pod| pod.running) {
+                    SOON
+                } else {
+                    LATER
+                }),
+            );
+        }
+    }
+    let expected = initial_cluster(view.intent, list);
+    for name in &unstarted {
+        let pod = view.world.pods.get(name);
+        let Some(pod) = pod else { continue };
+        if pod.terminating {
+            return Some(Step::new(
+                Work::Scaling,
+                "WaitingForPod",
+                format!("pod {name} of an earlier attempt is stopping"),
+            ));
+        }
+        // etcd ends when its initial cluster is not the list of the moment it starts.
+        let mut names: Vec<MemberName> = expected.iter().map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names.dedup();
+        let stale = pod.initial_cluster != names || pod.launch != LaunchKind::Join;
+        let never_will = pod.ended
+            || (!pod.running && super::restart::outdated(view, pod) && (pod.blocked.is_some() || !pod.ever_ran));
+        if (stale && (!pod.running || pod.restarts > 0)) || never_will {
+            let again = Effect::DeletePod {
+                member: name.clone(),
+                uid: pod.uid.clone(),
+                how: Stop::Restart,
+            };
+            return Some(
+                Step::new(
+                    Work::Scaling,
+                    "RestartingJoin",
+                    format!("{name} starts again with the member list of now"),
+                )
+                .with([again]),
+            );
+        }
+        let why = match &pod.blocked {
+            Some(blocked) => format!("{name} waits to start: {}: {}", blocked.reason, blocked.message),
+            None => format!("{name} is starting"),
+        };
+        return Some(Step::new(Work::Scaling, "StartingMember", why).wake(if pod.running { SOON } else { LATER }));
+    }
+    let name = unstarted.first()?;
+    let mut effects = Vec::new();
+    if view.intent.is_durable() {
+        match view.world.claims.get(name) {
+            None => effects.push(Effect::CreateClaim { member: name.clone() }),
+            Some(claim) if claim.terminating => {
+                return Some(Step::new(
+                    Work::Scaling,
+                    "WaitingForClaim",
+                    format!("an old claim {name} is being deleted"),
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    effects.push(Effect::CreatePod {
+        member: name.clone(),
+        launch: Launch::Join { members: expected },
+        version: view.version.clone(),
+        tls: if view.intent.tls { TlsStage::On } else { TlsStage::Off },
+    });
+    Some(Step::new(Work::Scaling, "StartingMember", format!("starting {name}")).with(effects))
+}

@@ -1,0 +1,334 @@
+//! One line per member: what the list says, what Kubernetes shows, what the member said, and what follows for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::intent::Intent;
+use super::record::Record;
+use super::world::{Alarm, Answer, Claim, Listed, MemberList, MemberName, Pod, Voice, World};
+
+/// A crash loop is judged only after so many restarts: one crash proves nothing.
+const CRASHES_THAT_COUNT: u32 = 3;
+/// A crash loop with a reason that we do not know is judged later.
+const CRASHES_OF_UNKNOWN_REASON: u32 = 6;
+
+/// Everything known of one member.
+#[derive(Clone, Debug)]
+pub struct Member<'a> {
+    /// Its name.
+    pub name: MemberName,
+    /// Its line of the proven list.
+    pub listed: Option<&'a Listed>,
+    /// Its pod.
+    pub pod: Option<&'a Pod>,
+    /// Its claim.
+    pub claim: Option<&'a Claim>,
+    /// Its own words.
+    pub answer: Option<&'a Answer>,
+    /// Why it was silent when asked.
+    pub silence: Option<&'a str>,
+    /// What follows.
+    pub fate: Fate,
+}
+
+/// The state of a member, judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It answers and sees a leader.
+    Healthy,
+    /// Added to the list, never started.
+    Unstarted,
+    /// It does not answer now and nothing proves that it never will: wait, with this reason.
+    Away(String),
+    /// It will never come back as it was: proven.
+    Lost(Proof),
+}
+
+/// Why a member is held for lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Its claim, and so its data, is gone.
+    ClaimGone,
+    /// Its volume is empty: etcd itself said so.
+    DataGone,
+    /// etcd cannot read its data: the last words.
+    DataBroken(String),
+    /// It ends again and again, though others run well with the same settings.
+    CrashLoop(String),
+    /// Its data differs from the others' (CORRUPT alarm).
+    Corrupt,
+    /// Its node is dead for longer than allowed.
+    NodeDead(String),
+    /// Its pod, and with it its data, is gone (ephemeral storage).
+    PodGone,
+}
+
+impl Proof {
+    /// In words.
+    pub fn words(&self) -> String {
+        match self {
+            Self::ClaimGone => "its claim is gone, and its data with it".into(),
+            Self::DataGone => "its volume is empty".into(),
+            Self::DataBroken(last) => format!("etcd cannot read its data: {last}"),
+            Self::CrashLoop(last) => format!("it crashes again and again: {last}"),
+            Self::Corrupt => "etcd raised the CORRUPT alarm for it".into(),
+            Self::NodeDead(node) => format!("its node {node} has been dead for longer than allowed"),
+            Self::PodGone => "its pod is gone, and its ephemeral data with it".into(),
+        }
+    }
+}
+
+impl Member<'_> {
+    /// It votes by the list.
+    pub fn is_voter(&self) -> bool {
+        self.listed.is_some_and(|listed| !listed.learner)
+    }
+
+    /// It answers and sees a leader.
+    pub fn is_healthy(&self) -> bool {
+        self.fate == Fate::Healthy
+    }
+}
+
+/// The member that a line of a list belongs to: by its name, or by its URL before it has started.
+pub fn owner(intent: &Intent, listed: &Listed) -> Option<MemberName> {
+    listed.peer_urls.iter().find_map(|url| intent.member_of_url(url))
+}
+
+/// The lines of a list as names and URLs, as `--initial-cluster` wants them. A member that is not ours keeps its name.
+pub fn initial_cluster(intent: &Intent, members: &[Listed]) -> Vec<(MemberName, String)> {
+    members
+        .iter()
+        .flat_map(|listed| {
+            let name = owner(intent, listed)
+                .or_else(|| listed.name.clone())
+                .unwrap_or_else(|| MemberName(listed.id.to_string()));
+            listed.peer_urls.iter().map(move |url| (name.clone(), url.clone()))
+        })
+        .collect()
+}
+
+/// All members, by name: those of the list, or without one those remembered, and whatever has a pod or claim.
+pub fn judge<'a>(
+    intent: &Intent,
+    record: &Record,
+    world: &'a World,
+    now: Timestamp,
+) -> BTreeMap<MemberName, Member<'a>> {
+    let mut listed: BTreeMap<MemberName, &Listed> = BTreeMap::new();
+    if let Some(list) = &world.list {
+        listed.extend(
+            list.members
+                .iter()
+                .filter_map(|line| Some((owner(intent, line)?, line))),
+        );
+    }
+    let names: BTreeSet<&MemberName> = listed
+        .keys()
+        .chain(world.pods.keys())
+        .chain(world.claims.keys())
+        .chain(record.members.keys().filter(|_| world.list.is_none()))
+        .collect();
+    let healthy_templates: BTreeSet<&str> = world
+        .pods
+        .iter()
+        .filter(|(name, _)| matches!(world.voices.get(name), Some(Voice::Answered(answer)) if answer.leader.is_some()))
+        .map(|(_, pod)| pod.template.as_str())
+        .collect();
+    names
+        .into_iter()
+        .map(|name| {
+            let (answer, silence) = match world.voices.get(name) {
+                Some(Voice::Answered(answer)) => (Some(answer), None),
+                Some(Voice::Silent(why)) => (None, Some(why.as_str())),
+                None => (None, None),
+            };
+            let mut member = Member {
+                name: name.clone(),
+                listed: listed.get(name).copied(),
+                pod: world.pods.get(name),
+                claim: world.claims.get(name),
+                answer,
+                silence,
+                fate: Fate::Unstarted,
+            };
+            member.fate = fate(intent, record, world, &member, &healthy_templates, now);
+            (name.clone(), member)
+        })
+        .collect()
+}
+
+fn fate(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    member: &Member<'_>,
+    healthy_templates: &BTreeSet<&str>,
+    now: Timestamp,
+) -> Fate {
+    // An alarm is cluster-wide knowledge: whoever answers tells whom it is about.
+    if member
+        .answer
+        .is_some_and(|answer| answer.alarms.contains(&Alarm::Corrupt))
+    {
+        return Fate::Lost(Proof::Corrupt);
+    }
+    if let Some(answer) = member.answer {
+        let right_cluster = world.list.as_ref().is_none_or(|list| list.cluster == answer.cluster);
+        let right_id = member.listed.is_none_or(|listed| listed.id == answer.id);
+        if !right_cluster || !right_id {
+            return Fate::Away(format!(
+                "it answers as {} of cluster {}, which is not who it should be",
+                answer.id, answer.cluster
+            ));
+        }
+        return if answer.leader.is_some() {
+            Fate::Healthy
+        } else {
+            Fate::Away("it sees no leader".into())
+        };
+    }
+    let unstarted = member.listed.is_some_and(|listed| listed.name.is_none());
+    let node_dead = member
+        .pod
+        .and_then(|pod| pod.node.as_ref())
+        .and_then(|node| Some((node, world.dead_nodes.get(node)?)));
+    if let Some((node, since)) = node_dead
+        && elapsed(*since, now) >= intent.replace_after
+    {
+        return Fate::Lost(Proof::NodeDead(node.clone()));
+    }
+    if !intent.is_durable() {
+        // Without a claim the data lives and dies with the pod.
+        return match member.pod {
+            None if unstarted => Fate::Unstarted,
+            None => Fate::Lost(Proof::PodGone),
+            Some(pod) if pod.ended || (pod.terminating && node_dead.is_none()) => Fate::Lost(Proof::PodGone),
+            Some(pod) => from_pod(pod, member, unstarted, healthy_templates),
+        };
+    }
+    let began = record
+        .bootstrap
+        .as_ref()
+        .is_some_and(|bootstrap| bootstrap.cluster.is_some());
+    match (member.pod, member.claim) {
+        (_, Some(claim)) if claim.lost && began => Fate::Lost(Proof::ClaimGone),
+        (None, None) if unstarted || !began => Fate::Unstarted,
+        (None, None) => Fate::Lost(Proof::ClaimGone),
+        (None, Some(claim)) if claim.terminating => Fate::Away("its claim is being deleted".into()),
+        (None, Some(_)) if unstarted => Fate::Unstarted,
+        (None, Some(_)) => Fate::Away("its pod is gone".into()),
+        (Some(pod), _) => from_pod(pod, member, unstarted, healthy_templates),
+    }
+}
+
+fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: &BTreeSet<&str>) -> Fate {
+    if let Some(exit) = &pod.last_exit
+        && exit.code != 0
+        && !pod.terminating
+    {
+        if pod.launch == super::world::LaunchKind::Sealed && says_no_data(&exit.message) {
+            return Fate::Lost(Proof::DataGone);
+        }
+        // Others run well with the same settings, so the settings are not the reason.
+        let settings_are_good = healthy_templates.contains(pod.template.as_str());
+        if pod.restarts >= CRASHES_THAT_COUNT
+            && settings_are_good
+            && let Some(words) = says_broken_data(&exit.message)
+        {
+            return Fate::Lost(Proof::DataBroken(words));
+        }
+        if pod.restarts >= CRASHES_OF_UNKNOWN_REASON && settings_are_good {
+            return Fate::Lost(Proof::CrashLoop(last_line(&exit.message)));
+        }
+    }
+    if unstarted && !pod.running {
+        return Fate::Unstarted;
+    }
+    let why = if pod.terminating {
+        "its pod is stopping".to_owned()
+    } else if let Some(blocked) = &pod.blocked {
+        format!("its pod waits: {}: {}", blocked.reason, blocked.message)
+    } else if !pod.running {
+        "its pod is starting".to_owned()
+    } else {
+        format!(
+            "its pod runs but it does not answer: {}",
+            member.silence.unwrap_or("not asked yet")
+        )
+    };
+    Fate::Away(why)
+}
+
+/// A sealed member without data knows no peer but itself, and etcd ends with this (3.2 to 3.7).
+fn says_no_data(message: &str) -> bool {
+    message.contains("cannot fetch cluster info from peer urls")
+}
+
+/// What etcd, its log and its database say when they cannot read their files.
+fn says_broken_data(message: &str) -> Option<String> {
+    const SIGNS: &[&str] = &[
+        "crc mismatch",
+        "failed to read WAL",
+        "cannot be repaired",
+        "failed to recover v3 backend",
+        "failed to recover from snapshot",
+        "failed to recover v2 store",
+        "invalid database",
+        "file size too small",
+        "checksum error",
+        "version mismatch",
+        "freepages",
+        "assertion failed",
+        "already freed",
+        "invalid page",
+        "wal: ",
+        "snap: ",
+        "is corrupt",
+        "corrupted",
+        "unexpected EOF",
+        "data may be corrupt",
+        "database file",
+        "slice bounds out of range",
+        "found data inconsistency",
+        "tocommit",
+    ];
+    message
+        .lines()
+        .rev()
+        .find(|line| SIGNS.iter().any(|sign| line.contains(sign)))
+        .map(shorten)
+}
+
+fn last_line(message: &str) -> String {
+    message
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .map(shorten)
+        .unwrap_or_else(|| "no last words".into())
+}
+
+fn shorten(line: &str) -> String {
+    let line = line.trim();
+    match line.char_indices().nth(240) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+/// The time between two moments, zero if the clock went back.
+pub fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or_default()
+}
+
+/// How many voters of a list answer and see a leader.
+pub fn healthy_voters(list: &MemberList, members: &BTreeMap<MemberName, Member<'_>>) -> usize {
+    members
+        .values()
+        .filter(|member| member.is_voter() && member.is_healthy())
+        .count()
+        .min(list.voters().count())
+}

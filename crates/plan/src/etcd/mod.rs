@@ -1,0 +1,260 @@
+//! etcd: what to do next, decided from what the user wants, what must be remembered and what was observed.
+//!
+//! Each file is a chapter of the operations manual; this one says in which order they are asked. The first chapter that
+//! has something to do decides the round. The next round starts from observation again.
+
+mod bootstrap;
+mod care;
+mod cleanup;
+mod effect;
+mod grow;
+mod hibernate;
+mod intent;
+mod join;
+pub mod members;
+mod record;
+mod recover;
+mod replace;
+mod report;
+mod restart;
+mod roll;
+mod seal;
+mod services;
+mod shrink;
+mod upgrade_path;
+mod world;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use stateward_api::EtcdVersion;
+
+pub use effect::{Effect, Launch, Note, Stop};
+pub use intent::{Bootstrap, Intent, Recovery, ServiceHashes, Storage};
+use members::Member;
+pub use record::{Bootstrapped, Record, Recovering, Remembered};
+pub use report::{MemberLine, Report, Role, Statement};
+pub use upgrade_path::{PathRefused, check_path};
+pub use world::{
+    Alarm, Answer, BackupPoint, Blocked, Claim, ClusterId, Exit, LaunchKind, Listed, MemberId, MemberList, MemberName,
+    Pod, Secrets, Services, TlsStage, Uid, Voice, World,
+};
+
+/// What a round decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What to remember. Written, with the report, before the effects.
+    pub record: Record,
+    /// What the user sees.
+    pub report: Report,
+    /// What to carry out, in order.
+    pub effects: Vec<Effect>,
+    /// When to look again even if nothing is heard. `None`: at the slow resync.
+    pub wake: Option<Duration>,
+}
+
+/// One chapter's answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Step {
+    effects: Vec<Effect>,
+    /// What is being done or waited for, in words.
+    doing: Option<Doing>,
+    wake: Option<Duration>,
+}
+
+/// What kind of work a step belongs to, and the words for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Doing {
+    work: Work,
+    /// One word in CamelCase for conditions.
+    reason: &'static str,
+    /// A sentence: what is done or waited for, and where it helps, what to do.
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// Bringing the cluster up.
+    Creating,
+    /// Changing its size.
+    Scaling,
+    /// Changing its version.
+    Upgrading,
+    /// Bringing lost things back.
+    Recovering,
+    /// Any other change of settings.
+    Changing,
+    /// It stands still until somebody does something.
+    Stuck,
+}
+
+impl Step {
+    fn new(work: Work, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            effects: Vec::new(),
+            doing: Some(Doing {
+                work,
+                reason,
+                message: message.into(),
+            }),
+            wake: None,
+        }
+    }
+
+    fn with(mut self, effects: impl IntoIterator<Item = Effect>) -> Self {
+        self.effects.extend(effects);
+        self
+    }
+
+    fn wake(mut self, after: Duration) -> Self {
+        self.wake = Some(after);
+        self
+    }
+}
+
+/// How soon to ask again whether a process that was just started answers.
+const SOON: Duration = Duration::from_millis(50);
+/// How soon to ask again after etcd refused something for now, or while something outside takes its time.
+const LATER: Duration = Duration::from_millis(500);
+
+/// Everything a chapter may look at.
+struct View<'a> {
+    intent: &'a Intent,
+    world: &'a World,
+    record: &'a Record,
+    now: Timestamp,
+    members: BTreeMap<MemberName, Member<'a>>,
+    /// The version that pods are made with: the accepted target.
+    version: EtcdVersion,
+    /// Why the version in the spec is not followed.
+    refused: Option<PathRefused>,
+}
+
+impl View<'_> {
+    /// The cluster has answered once: nothing starts as a first member any more.
+    fn began(&self) -> bool {
+        self.record
+            .bootstrap
+            .as_ref()
+            .is_some_and(|bootstrap| bootstrap.cluster.is_some())
+    }
+
+    fn voters(&self) -> impl Iterator<Item = &Member<'_>> {
+        self.members.values().filter(|member| member.is_voter())
+    }
+
+    fn leader(&self) -> Option<MemberId> {
+        self.world.list.as_ref().and_then(|list| list.leader)
+    }
+
+    /// Every voter of the list answers, strangers included only by being few enough not to matter.
+    fn all_voters_healthy(&self) -> bool {
+        self.voters().all(Member::is_healthy)
+    }
+}
+
+/// Decides one round.
+pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let mut record = record.clone();
+    remember(intent, &mut record, world, now);
+    let (version, refused) = upgrade_path::accepted(intent, &record);
+    if record.bootstrap.is_some() {
+        record.target = Some(version.clone());
+    }
+    let members = members::judge(intent, &record, world, now);
+    let mut next = record.clone();
+    let view = View {
+        intent,
+        world,
+        record: &record,
+        now,
+        members,
+        version,
+        refused,
+    };
+    let step = decide(&view, &mut next);
+    let report = report::report(&view, &next, &step);
+    Plan {
+        record: next,
+        report,
+        effects: step.effects,
+        wake: step.wake,
+    }
+}
+
+/// The order of the chapters.
+fn decide(view: &View<'_>, record: &mut Record) -> Step {
+    if view.intent.paused {
+        return Step::new(
+            Work::Stuck,
+            "Paused",
+            "spec.paused is true: nothing is changed until it is false again",
+        );
+    }
+    if let Secrets::Missing(what) = &view.world.secrets {
+        return Step::new(Work::Stuck, "SecretMissing", what.clone()).wake(LATER);
+    }
+    if let Some(step) = hibernate::hibernate(view, record) {
+        return step;
+    }
+    let mut effects = services::services(view);
+    effects.extend(seal::seal(view));
+    let mut step = bootstrap::bootstrap(view, record)
+        .or_else(|| recover::recover(view, record))
+        .or_else(|| restart::bring_back(view))
+        .or_else(|| cleanup::clean_up(view))
+        .or_else(|| replace::replace(view))
+        .or_else(|| shrink::shrink_what_never_started(view))
+        .or_else(|| join::join(view))
+        .or_else(|| grow::grow(view))
+        .or_else(|| shrink::shrink(view))
+        .or_else(|| care::clear_alarms(view))
+        .or_else(|| roll::roll(view, record))
+        .or_else(|| care::care(view))
+        .unwrap_or_default();
+    effects.append(&mut step.effects);
+    step.effects = effects;
+    step
+}
+
+/// Keeps what this round's observation proved.
+fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp) {
+    let Some(list) = &world.list else {
+        let began = record
+            .bootstrap
+            .as_ref()
+            .is_some_and(|bootstrap| bootstrap.cluster.is_some());
+        if began && !record.hibernating && record.quorum_lost.is_none() {
+            record.quorum_lost = Some(now);
+        }
+        return;
+    };
+    record.quorum_lost = None;
+    if let Some(bootstrap) = &mut record.bootstrap
+        && bootstrap.cluster.is_none()
+    {
+        bootstrap.cluster = Some(list.cluster);
+    }
+    let known = std::mem::take(&mut record.members);
+    for listed in &list.members {
+        let Some(name) = members::owner(intent, listed) else {
+            continue;
+        };
+        let answers = matches!(world.voices.get(&name), Some(Voice::Answered(_)));
+        let before = known.get(&name);
+        let silent_since = if answers {
+            None
+        } else {
+            before.and_then(|member| member.silent_since).or(Some(now))
+        };
+        record.members.insert(
+            name,
+            Remembered {
+                id: Some(listed.id),
+                voter: !listed.learner,
+                silent_since,
+            },
+        );
+    }
+}

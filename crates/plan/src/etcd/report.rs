@@ -1,0 +1,255 @@
+//! What the user sees: one statement a condition, the members, and the reason for every wait (rule 7).
+
+use stateward_api::EtcdVersion;
+
+use super::members::Fate;
+use super::record::Record;
+use super::{Doing, Step, View, Work};
+
+/// The visible state. `operator` writes it into the status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The generation of the spec that was followed.
+    pub generation: i64,
+    /// `Creating`, `Running` or `Failed`, as the old API had them.
+    pub phase: &'static str,
+    /// Why, when it failed or waits for the user.
+    pub reason: String,
+    /// Control is paused.
+    pub paused: bool,
+    /// Voters in the list.
+    pub size: usize,
+    /// A quorum serves.
+    pub available: Statement,
+    /// Work is being done.
+    pub progressing: Statement,
+    /// Something is not as it should be.
+    pub degraded: Statement,
+    /// Members are added or removed.
+    pub scaling: Option<Statement>,
+    /// A version is rolled out.
+    pub upgrading: Option<Statement>,
+    /// Lost things are brought back.
+    pub recovering: Option<Statement>,
+    /// What is being waited for, in words; empty when nothing is.
+    pub waiting: String,
+    /// One line a member.
+    pub members: Vec<MemberLine>,
+    /// The version the cluster runs.
+    pub current: Option<EtcdVersion>,
+    /// The version it is going to.
+    pub target: Option<EtcdVersion>,
+}
+
+/// A condition's content.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statement {
+    /// It holds.
+    pub holds: bool,
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+/// What a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It leads.
+    Leader,
+    /// It votes.
+    Follower,
+    /// It does not vote yet.
+    Learner,
+    /// It has not said so.
+    Unknown,
+}
+
+/// A member as the user sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberLine {
+    /// Its name.
+    pub name: super::MemberName,
+    /// Its ID.
+    pub id: Option<super::MemberId>,
+    /// What it is.
+    pub role: Role,
+    /// The version it said it runs.
+    pub version: Option<EtcdVersion>,
+    /// It is ready: it answers, votes and sees a leader.
+    pub ready: bool,
+    /// `Healthy`, or what is wrong with it in words.
+    pub health: String,
+    /// Size of its database, rounded so that it does not change all the time.
+    pub db_size: Option<u64>,
+    /// The node it runs on.
+    pub node: Option<String>,
+}
+
+impl Statement {
+    fn yes(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            holds: true,
+            reason,
+            message: message.into(),
+        }
+    }
+
+    fn no(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            holds: false,
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
+    let members: Vec<MemberLine> = view.members.values().map(|member| line(view, member)).collect();
+    let ready = members.iter().filter(|member| member.ready).count();
+    let size = view.world.list.as_ref().map_or(0, |list| list.voters().count());
+    let began = record
+        .bootstrap
+        .as_ref()
+        .is_some_and(|bootstrap| bootstrap.cluster.is_some());
+    let doing = step.doing.as_ref();
+    let stuck = doing.filter(|doing| doing.work == Work::Stuck);
+    let strangers = strangers(view);
+    let available = if record.hibernating {
+        Statement::no("Hibernating", "all pods are stopped, all data is kept")
+    } else if view.world.list.is_some() && ready > 0 {
+        Statement::yes(
+            "QuorumServes",
+            format!("{ready} of {} members serve", size.max(view.intent.size)),
+        )
+    } else if began {
+        Statement::no(
+            "QuorumLost",
+            doing.map_or("no quorum of members answers".into(), |doing| doing.message.clone()),
+        )
+    } else {
+        Statement::no("Creating", doing.map_or(String::new(), |doing| doing.message.clone()))
+    };
+    let progressing = match doing {
+        Some(doing) if doing.work != Work::Stuck => Statement::yes(doing.reason, doing.message.clone()),
+        Some(doing) => Statement::no(doing.reason, doing.message.clone()),
+        None => Statement::no("AsWished", "the cluster is as the spec says"),
+    };
+    let sick: Vec<_> = members
+        .iter()
+        .filter(|member| !member.ready && member.role != Role::Learner)
+        .collect();
+    let degraded = if let Some(refused) = &view.refused {
+        Statement::yes("VersionRefused", refused.to_string())
+    } else if let Some(doing) = stuck.filter(|doing| !matches!(doing.reason, "Paused" | "Hibernating")) {
+        Statement::yes(doing.reason, doing.message.clone())
+    } else if !strangers.is_empty() {
+        Statement::yes(
+            "UnknownMembers",
+            format!(
+                "the member list has members that are not this cluster's pods: {}. They are left alone; remove them with etcdctl if they are not wanted",
+                strangers.join(", ")
+            ),
+        )
+    } else if began && !record.hibernating && !sick.is_empty() {
+        Statement::yes(
+            "MembersUnhealthy",
+            sick.iter()
+                .map(|member| format!("{}: {}", member.name, member.health))
+                .collect::<Vec<_>>()
+                .join("; "),
+        )
+    } else {
+        Statement::no("AsWished", "")
+    };
+    let of = |work: Work| {
+        doing
+            .filter(|doing| doing.work == work)
+            .map(|doing: &Doing| Statement::yes(doing.reason, doing.message.clone()))
+    };
+    Report {
+        generation: view.intent.generation,
+        phase: if stuck.is_some_and(|doing| {
+            matches!(
+                doing.reason,
+                "RecordMissing" | "OldClaimsPresent" | "NameTaken" | "CannotHibernate"
+            )
+        }) {
+            "Failed"
+        } else if began {
+            "Running"
+        } else {
+            "Creating"
+        },
+        reason: stuck.map_or(String::new(), |doing| doing.message.clone()),
+        paused: view.intent.paused,
+        size,
+        available,
+        progressing,
+        degraded,
+        scaling: of(Work::Scaling).filter(|_| began),
+        upgrading: of(Work::Upgrading),
+        recovering: of(Work::Recovering),
+        waiting: doing.map_or(String::new(), |doing| doing.message.clone()),
+        members,
+        current: record.current.clone(),
+        target: record
+            .target
+            .clone()
+            .filter(|target| Some(target) != record.current.as_ref()),
+    }
+}
+
+fn line(view: &View<'_>, member: &super::Member<'_>) -> MemberLine {
+    let learner = member.listed.is_some_and(|listed| listed.learner);
+    let role = match (member.answer, member.listed) {
+        (_, Some(listed)) if view.leader() == Some(listed.id) => Role::Leader,
+        _ if learner => Role::Learner,
+        (Some(_), Some(_)) => Role::Follower,
+        _ => Role::Unknown,
+    };
+    let ready = member.is_healthy() && member.is_voter();
+    let health = match &member.fate {
+        Fate::Healthy if learner => "catching up".to_owned(),
+        Fate::Healthy if member.listed.is_none() => "not in the member list".to_owned(),
+        Fate::Healthy => "Healthy".to_owned(),
+        Fate::Unstarted => "not started yet".to_owned(),
+        Fate::Away(why) => why.clone(),
+        Fate::Lost(proof) => format!("lost: {}", proof.words()),
+    };
+    MemberLine {
+        name: member.name.clone(),
+        id: member
+            .listed
+            .map(|listed| listed.id)
+            .or(member.answer.map(|answer| answer.id)),
+        role,
+        version: member.answer.map(|answer| answer.version.clone()),
+        ready,
+        health,
+        db_size: member.answer.map(|answer| rounded(answer.db_size)),
+        node: member.pod.and_then(|pod| pod.node.clone()),
+    }
+}
+
+/// Rounded up to the next of 32 KiB, 64 KiB, 128 KiB, …: a database that grows a little does not change the status.
+fn rounded(bytes: u64) -> u64 {
+    bytes.max(32 << 10).next_power_of_two()
+}
+
+fn strangers(view: &View<'_>) -> Vec<String> {
+    let Some(list) = &view.world.list else {
+        return Vec::new();
+    };
+    list.members
+        .iter()
+        .filter(|listed| super::members::owner(view.intent, listed).is_none())
+        .map(|listed| {
+            format!(
+                "{} ({})",
+                listed.name.as_ref().map_or("unnamed", |name| name.0.as_str()),
+                listed.id
+            )
+        })
+        .collect()
+}

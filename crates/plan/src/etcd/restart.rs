@@ -1,0 +1,70 @@
+//! Pods that are missing come back as the members they were, with their data. Nothing is lost by it, so it needs no
+//! quorum, and all come back at once.
+
+use super::members::Fate;
+use super::{Effect, Launch, Step, Stop, TlsStage, View, Work};
+
+pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
+    let mut effects = Vec::new();
+    let mut names = Vec::new();
+    for member in view.members.values() {
+        // With a list only its members come back; without one, those of the last list.
+        let belongs = match &view.world.list {
+            Some(_) => member.listed.is_some_and(|listed| listed.name.is_some()),
+            None => view.record.members.contains_key(&member.name),
+        };
+        if !belongs {
+            continue;
+        }
+        match member.pod {
+            None if matches!(member.fate, Fate::Away(_)) && member.claim.is_some_and(|claim| !claim.terminating) => {
+                effects.push(Effect::CreatePod {
+                    member: member.name.clone(),
+                    launch: Launch::Sealed,
+                    version: view.version.clone(),
+                    tls: if view.intent.tls { TlsStage::On } else { TlsStage::Off },
+                });
+                names.push(member.name.0.as_str());
+            }
+            // An evicted pod keeps its name; only deleting it frees the name for the same member.
+            Some(pod) if pod.ended && !pod.terminating && view.intent.is_durable() => {
+                effects.push(Effect::DeletePod {
+                    member: member.name.clone(),
+                    uid: pod.uid.clone(),
+                    how: Stop::Restart,
+                });
+                names.push(member.name.0.as_str());
+            }
+            // A pod that does not run and was made from other wishes is not waited for: the roll-back of a bad value
+            // must not wait for the broken pod.
+            Some(pod)
+                if view.intent.is_durable()
+                    && !pod.terminating
+                    && !pod.running
+                    && outdated(view, pod)
+                    && pod.blocked.is_some() =>
+            {
+                effects.push(Effect::DeletePod {
+                    member: member.name.clone(),
+                    uid: pod.uid.clone(),
+                    how: Stop::Restart,
+                });
+                names.push(member.name.0.as_str());
+            }
+            _ => {}
+        }
+    }
+    (!effects.is_empty()).then(|| {
+        Step::new(
+            Work::Recovering,
+            "RestartingMembers",
+            format!("bringing back {} with the data they have", names.join(", ")),
+        )
+        .with(effects)
+    })
+}
+
+/// The pod was made from other wishes than today's.
+pub(super) fn outdated(view: &View<'_>, pod: &super::Pod) -> bool {
+    pod.template != view.intent.template || pod.version != view.version
+}

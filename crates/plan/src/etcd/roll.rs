@@ -1,0 +1,119 @@
+//! Wishes that a running pod does not meet yet reach it by a restart: one member at a time, followers first, leadership
+//! handed over, health between the steps. A new version is one such wish.
+
+use super::record::Record;
+use super::restart::outdated;
+use super::{Effect, LATER, Note, SOON, Step, Stop, View, Work};
+
+pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
+    let list = view.world.list.as_ref()?;
+    let relabel: Vec<_> = view
+        .world
+        .pods
+        .iter()
+        .filter(|(_, pod)| !pod.terminating && pod.metadata != view.intent.metadata && !outdated(view, pod))
+        .map(|(name, pod)| Effect::RelabelPod {
+            member: name.clone(),
+            uid: pod.uid.clone(),
+        })
+        .collect();
+    let stale: Vec<_> = view
+        .voters()
+        .filter(|member| member.pod.is_some_and(|pod| outdated(view, pod)))
+        .collect();
+    if stale.is_empty() {
+        finish(view, record);
+        return (!relabel.is_empty()).then(|| {
+            Step::new(
+                Work::Changing,
+                "Relabeling",
+                "bringing labels and annotations up to date",
+            )
+            .with(relabel)
+        });
+    }
+    let new_version = record.current.as_ref().is_some_and(|current| *current != view.version);
+    let (work, reason) = if new_version {
+        (Work::Upgrading, "RollingUpgrade")
+    } else {
+        (Work::Changing, "RollingRestart")
+    };
+    let total = view.voters().count();
+    let done = total - stale.len();
+    if let Some(sick) = view.voters().find(|member| !member.is_healthy()) {
+        let why = match &sick.fate {
+            super::members::Fate::Away(why) => why.clone(),
+            fate => format!("{fate:?}"),
+        };
+        return Some(Step::new(work, "RollHalted", format!("{done} of {total} members are up to date; halted until {} answers: {why}. To go back, set the old value again", sick.name)).with(relabel).wake(LATER));
+    }
+    if !view.intent.is_durable() {
+        return None; // Members without durable data are replaced, not restarted: `grow` and `shrink` do it.
+    }
+    let leader = view.leader();
+    let followers = stale
+        .iter()
+        .find(|member| member.listed.map(|listed| listed.id) != leader);
+    let Some(member) = followers.or(stale.first()) else {
+        return None;
+    };
+    let (listed, pod) = (member.listed?, member.pod?);
+    if leader == Some(listed.id) && total > 1 {
+        let next = view
+            .voters()
+            .filter(|other| other.name != member.name)
+            .max_by_key(|other| {
+                (
+                    other.pod.is_some_and(|pod| !outdated(view, pod)),
+                    other.answer.map(|answer| answer.index),
+                )
+            })?;
+        let hand_over = Effect::MoveLeader {
+            from: listed.id,
+            to: next.listed?.id,
+            cluster: list.cluster,
+        };
+        return Some(
+            Step::new(
+                work,
+                reason,
+                format!(
+                    "{done} of {total} members are up to date; leader {} hands over to {}",
+                    member.name, next.name
+                ),
+            )
+            .with([hand_over])
+            .wake(SOON),
+        );
+    }
+    let restart = Effect::DeletePod {
+        member: member.name.clone(),
+        uid: pod.uid.clone(),
+        how: Stop::Restart,
+    };
+    let what = if new_version {
+        format!("restarted with etcd {}", view.version)
+    } else {
+        "restarted with the new settings".to_owned()
+    };
+    let note = Note {
+        warning: false,
+        reason: "RestartingMember",
+        message: format!("{} is {what}", member.name),
+    };
+    Some(
+        Step::new(
+            work,
+            reason,
+            format!("{done} of {total} members are up to date; {} is {what}", member.name),
+        )
+        .with([restart, Effect::Tell(note)]),
+    )
+}
+
+/// All pods are as wished and every voter answers: this is the version now.
+fn finish(view: &View<'_>, record: &mut Record) {
+    if view.all_voters_healthy() && view.voters().next().is_some() {
+        record.current = Some(view.version.clone());
+    }
+}

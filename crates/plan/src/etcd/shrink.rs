@@ -1,0 +1,118 @@
+//! Fewer members: never through the leader, those that hurt least first, one at a time.
+
+use std::collections::BTreeMap;
+
+use super::members::Member;
+use super::{Effect, LATER, Note, SOON, Step, View, Work};
+
+/// Learners and members that never started leave first, at once: nobody misses them.
+pub(super) fn shrink_what_never_started(view: &View<'_>) -> Option<Step> {
+    let list = view.world.list.as_ref()?;
+    if list.members.len() <= super::grow::wanted(view) {
+        return None;
+    }
+    // A voter that was added and never started counts for the quorum: it goes first.
+    let unstarted = view.members.values().filter(|member| {
+        member
+            .listed
+            .is_some_and(|listed| listed.name.is_none() || listed.learner)
+    });
+    let member = unstarted.max_by_key(|member| (member.is_voter(), member.pod.is_none(), !member.is_healthy()))?;
+    Some(remove(view, member, list.members.len()))
+}
+
+pub(super) fn shrink(view: &View<'_>) -> Option<Step> {
+    let list = view.world.list.as_ref()?;
+    let total = list.members.len();
+    if total <= view.intent.size {
+        return None;
+    }
+    let marked = |member: &Member<'_>| super::grow::leaves(view, member);
+    let mut on_node: BTreeMap<&str, usize> = BTreeMap::new();
+    for member in view.voters() {
+        if let Some(node) = member.pod.and_then(|pod| pod.node.as_deref()) {
+            *on_node.entry(node).or_default() += 1;
+        }
+    }
+    let crowd = |member: &Member<'_>| {
+        member
+            .pod
+            .and_then(|pod| pod.node.as_deref())
+            .map_or(0, |node| on_node[node])
+    };
+    let leader = view.leader();
+    let victim = view.voters().max_by_key(|member| {
+        (
+            marked(member),
+            !member.is_healthy(),
+            leader != member.listed.map(|listed| listed.id),
+            crowd(member),
+            member.name.clone(),
+        )
+    })?;
+    let listed = victim.listed?;
+    // Those that stay and answer must be a quorum of those that stay.
+    let stay = list.voters().count() - 1;
+    let healthy = view
+        .voters()
+        .filter(|member| member.name != victim.name && member.is_healthy())
+        .count();
+    if healthy < stay / 2 + 1 || (victim.is_healthy() && healthy < stay) {
+        return Some(
+            Step::new(
+                Work::Scaling,
+                "WaitingForHealth",
+                format!("{} leaves when all members that stay answer", victim.name),
+            )
+            .wake(LATER),
+        );
+    }
+    if leader == Some(listed.id) {
+        let next = view
+            .voters()
+            .find(|member| member.name != victim.name && member.is_healthy())?
+            .listed?;
+        let hand_over = Effect::MoveLeader {
+            from: listed.id,
+            to: next.id,
+            cluster: list.cluster,
+        };
+        return Some(
+            Step::new(
+                Work::Scaling,
+                "MovingLeadership",
+                format!("{} leads and hands over before it leaves", victim.name),
+            )
+            .with([hand_over])
+            .wake(SOON),
+        );
+    }
+    Some(remove(view, victim, total))
+}
+
+fn remove(view: &View<'_>, member: &Member<'_>, total: usize) -> Step {
+    let step = Step::new(
+        Work::Scaling,
+        "RemovingMember",
+        format!("{total} members, {} wanted: {} leaves", view.intent.size, member.name),
+    );
+    let (Some(list), Some(listed)) = (&view.world.list, member.listed) else {
+        return step;
+    };
+    let remove = Effect::RemoveMember {
+        member: member.name.clone(),
+        id: listed.id,
+        cluster: list.cluster,
+        pod: member.pod.map(|pod| pod.uid.clone()),
+        claim: member.claim.map(|claim| claim.uid.clone()),
+    };
+    let note = Note {
+        warning: false,
+        reason: "MemberRemoved",
+        message: format!(
+            "member {} ({}) left: {} wanted",
+            member.name, listed.id, view.intent.size
+        ),
+    };
+    step.with([remove, Effect::Tell(note)]).wake(std::time::Duration::ZERO)
+}

@@ -1,0 +1,125 @@
+//! Which version may follow which (etcd.md): one minor up at a time, patch levels freely, and what etcd documents as
+//! needed before.
+
+use stateward_api::EtcdVersion;
+
+use super::intent::Intent;
+use super::record::Record;
+
+/// Why a version is not followed, and what to do instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("spec.version {wanted} cannot follow {current}: {advice}")]
+pub struct PathRefused {
+    /// What runs.
+    pub current: EtcdVersion,
+    /// What the spec says.
+    pub wanted: EtcdVersion,
+    /// What to set first.
+    pub advice: String,
+}
+
+/// Whether the path from one version to another can be gone.
+pub fn check_path(current: &EtcdVersion, wanted: &EtcdVersion) -> Result<(), PathRefused> {
+    let refuse = |advice: String| {
+        Err(PathRefused {
+            current: current.clone(),
+            wanted: wanted.clone(),
+            advice,
+        })
+    };
+    if current.major() != wanted.major() {
+        return refuse(format!("only versions {}.x can follow", current.major()));
+    }
+    let (from, to) = (current.minor(), wanted.minor());
+    if to == from {
+        return Ok(());
+    }
+    if to > from + 1 {
+        return refuse(format!(
+            "upgrades go one minor version at a time; set spec.version to a 3.{}.x first",
+            from + 1
+        ));
+    }
+    if to == from + 1 {
+        // Older 3.5 can bring removed members back; 3.7 reads only what a late 3.6 has written.
+        return match from {
+            5 if !current.at_least(3, 5, 26) => refuse(
+                "3.6 needs 3.5.26 or later everywhere first; set spec.version to 3.5.26 or later, then to 3.6".into(),
+            ),
+            6 if !current.at_least(3, 6, 11) => refuse(
+                "3.7 needs 3.6.11 or later everywhere first; set spec.version to 3.6.11 or later, then to 3.7".into(),
+            ),
+            _ => Ok(()),
+        };
+    }
+    if to + 1 == from && from >= 6 {
+        return Ok(()); // etcd's own downgrade: 3.7 to 3.6, 3.6 to 3.5.
+    }
+    if to + 1 == from {
+        return refuse(format!(
+            "etcd cannot go back from 3.{from} to 3.{to}; keep {current}, or restore a backup into a new cluster"
+        ));
+    }
+    refuse(format!(
+        "downgrades go one minor version at a time, and only from 3.6 on; keep {current}"
+    ))
+}
+
+/// The version that pods are made with, and why the spec's is not followed where it is not.
+pub(super) fn accepted(intent: &Intent, record: &Record) -> (EtcdVersion, Option<PathRefused>) {
+    let Some(current) = &record.current else {
+        return (intent.version.clone(), None);
+    };
+    match check_path(current, &intent.version) {
+        Ok(()) => (intent.version.clone(), None),
+        Err(refused) => (record.target.clone().unwrap_or_else(|| current.clone()), Some(refused)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(from: &str, to: &str) -> bool {
+        check_path(&from.parse().unwrap(), &to.parse().unwrap()).is_ok()
+    }
+
+    #[test]
+    fn one_minor_at_a_time_up() {
+        assert!(allowed("3.2.13", "3.3.27"));
+        assert!(allowed("3.4.23", "3.5.35"));
+        assert!(!allowed("3.2.13", "3.4.23"));
+        assert!(!allowed("3.4.23", "3.6.16"));
+    }
+
+    #[test]
+    fn patch_levels_go_both_ways() {
+        assert!(allowed("3.5.35", "3.5.9"));
+        assert!(allowed("3.5.9", "3.5.35"));
+    }
+
+    #[test]
+    fn some_steps_need_a_late_patch_first() {
+        assert!(!allowed("3.5.16", "3.6.16"));
+        assert!(allowed("3.5.26", "3.6.16"));
+        assert!(!allowed("3.6.10", "3.7.3"));
+        assert!(allowed("3.6.16", "3.7.3"));
+    }
+
+    #[test]
+    fn back_only_where_etcd_can() {
+        assert!(allowed("3.7.3", "3.6.16"));
+        assert!(allowed("3.6.16", "3.5.35"));
+        assert!(!allowed("3.5.35", "3.4.23"));
+        assert!(!allowed("3.7.3", "3.5.35"));
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_set_first() {
+        let refused = check_path(&"3.4.23".parse().unwrap(), &"3.6.16".parse().unwrap()).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "spec.version 3.6.16 cannot follow 3.4.23: upgrades go one minor version at a time; set spec.version to a 3.5.x first"
+        );
+    }
+}

@@ -1,0 +1,320 @@
+//! What was observed: the cluster's objects in Kubernetes, and what its members said themselves.
+//!
+//! The world is plain data. `operator` fills it from the API and from etcd, `sim` from its model.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use stateward_api::EtcdVersion;
+
+/// The name of a member: also its pod's name, its hostname and its claim's name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MemberName(pub String);
+
+/// The ID etcd gave a member.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(pub u64);
+
+/// The ID etcd gave a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterId(pub u64);
+
+/// The UID of a Kubernetes object: names come back, UIDs do not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uid(pub String);
+
+macro_rules! shown_as_hex {
+    ($name:ident) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:x}", self.0)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({:x})"), self.0)
+            }
+        }
+        impl $name {
+            /// Reads what `Display` writes, as etcdctl prints it.
+            pub fn from_hex(text: &str) -> Option<Self> {
+                u64::from_str_radix(text, 16).ok().map(Self)
+            }
+        }
+    };
+}
+shown_as_hex!(MemberId);
+shown_as_hex!(ClusterId);
+
+impl fmt::Display for MemberName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<&str> for MemberName {
+    fn from(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+}
+
+/// Everything observed in one round.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    /// Pods that this cluster (by UID) owns, by member name.
+    pub pods: BTreeMap<MemberName, Pod>,
+    /// Claims that belong to this cluster (by UID), by member name.
+    pub claims: BTreeMap<MemberName, Claim>,
+    /// Claims with data of an earlier cluster of the same name (other UID). They are never touched.
+    pub foreign_claims: Vec<String>,
+    /// Names that are taken by pods, claims or services that are not this cluster's.
+    pub conflicts: Vec<String>,
+    /// What is there of the objects beside pods and claims, by the hash of how it was made.
+    pub services: Services,
+    /// What each member with a running pod said when asked. A pod without an entry was not asked.
+    pub voices: BTreeMap<MemberName, Voice>,
+    /// The member list, proven by a quorum in this round. `None`: nobody could prove one.
+    pub list: Option<MemberList>,
+    /// Nodes that Kubernetes itself holds for dead, with since when.
+    pub dead_nodes: BTreeMap<String, Timestamp>,
+    /// The versions of the secrets the pods mount, as one hash; `None` where no secret is used or one is missing.
+    pub secrets: Secrets,
+    /// Unused member names, drawn by the caller. The planner takes from the front.
+    pub fresh_names: Vec<MemberName>,
+    /// An unused cluster token, drawn by the caller.
+    pub fresh_token: String,
+    /// A backup that could seed a recovery, newest verified first.
+    pub latest_backup: Option<BackupPoint>,
+}
+
+/// The state of the secrets a TLS cluster needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Secrets {
+    /// No TLS, no secrets.
+    #[default]
+    Unneeded,
+    /// All there; the hash of their contents.
+    Present(String),
+    /// Named in the spec and not there, or without a key they need.
+    Missing(String),
+}
+
+/// The services and the disruption budget, as they were found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Services {
+    /// Hash annotation of the headless peer service; `None`: not there.
+    pub peer: Option<String>,
+    /// Hash annotation of the client service.
+    pub client: Option<String>,
+    /// Hash annotation of the PodDisruptionBudget.
+    pub budget: Option<String>,
+}
+
+/// A backup that a recovery may start from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupPoint {
+    /// The EtcdBackup object.
+    pub name: String,
+    /// The revision it holds.
+    pub revision: i64,
+    /// When it was taken.
+    pub taken: Timestamp,
+}
+
+/// A member's pod as Kubernetes shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its UID: what a deletion is guarded by.
+    pub uid: Uid,
+    /// When it was created.
+    pub created: Timestamp,
+    /// The node it was bound to.
+    pub node: Option<String>,
+    /// Its address, once it has one.
+    pub address: Option<String>,
+    /// The etcd container is running now.
+    pub running: bool,
+    /// The etcd container has been running at some time in this pod's life.
+    pub ever_ran: bool,
+    /// Kubernetes holds it for ready.
+    pub ready: bool,
+    /// It has a deletion timestamp.
+    pub terminating: bool,
+    /// It ended for good (phase Failed or Succeeded: evicted, for example).
+    pub ended: bool,
+    /// How often the container was restarted.
+    pub restarts: u32,
+    /// Why the last container ended, with the tail of its log.
+    pub last_exit: Option<Exit>,
+    /// Why it does not run: Unschedulable, ImagePullBackOff, CrashLoopBackOff, …
+    pub blocked: Option<Blocked>,
+    /// The etcd version it runs (annotation `etcd.version`).
+    pub version: EtcdVersion,
+    /// Hash of the user's wishes that its spec was made from (annotation `stateward.dev/template`).
+    pub template: String,
+    /// Hash of the wishes that can change without a restart: labels and annotations.
+    pub metadata: String,
+    /// How its etcd starts when its container starts (from its annotations, so that it can change in a living pod).
+    pub launch: LaunchKind,
+    /// The names in its initial cluster, sorted.
+    pub initial_cluster: Vec<MemberName>,
+    /// The scheme its peers reach it by.
+    pub tls: TlsStage,
+    /// The user asked for this member to leave first.
+    pub marked_to_leave: bool,
+}
+
+/// The end of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Exit code.
+    pub code: i32,
+    /// The last lines of its log.
+    pub message: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// Why a pod's container does not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// Kubernetes' reason.
+    pub reason: String,
+    /// Kubernetes' message.
+    pub message: String,
+}
+
+/// How etcd starts in a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LaunchKind {
+    /// As the first member of a new cluster.
+    Seed,
+    /// As one of several first members that all know each other.
+    Static,
+    /// As a new member of an existing cluster.
+    Join,
+    /// Only with the data it has: without data it ends at once and says so. Every member is sealed once it takes part.
+    Sealed,
+    /// As the only member of its cluster, with its data, dropping all others.
+    ForceNew,
+}
+
+/// How far TLS between peers is switched on in a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum TlsStage {
+    /// Plain.
+    #[default]
+    Off,
+    /// Listens in plain text, but has the certificates to call peers that listen with TLS.
+    Prepared,
+    /// TLS.
+    On,
+}
+
+/// A member's claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Its UID.
+    pub uid: Uid,
+    /// Bound to a volume.
+    pub bound: bool,
+    /// It has a deletion timestamp.
+    pub terminating: bool,
+    /// Why it is not bound, when Kubernetes said so.
+    pub problem: Option<String>,
+    /// The size it asks for, in bytes.
+    pub requested: u64,
+    /// Its volume is gone (phase Lost).
+    pub lost: bool,
+    /// It was created at.
+    pub created: Timestamp,
+}
+
+/// What came back when a member was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Voice {
+    /// It answered.
+    Answered(Answer),
+    /// It did not: refused, timed out, wrong certificate. This alone proves nothing.
+    Silent(String),
+}
+
+/// A member's own words about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Its ID.
+    pub id: MemberId,
+    /// The cluster it believes to be in.
+    pub cluster: ClusterId,
+    /// The leader it knows; none means that it sees no quorum.
+    pub leader: Option<MemberId>,
+    /// It is a learner.
+    pub learner: bool,
+    /// Server version.
+    pub version: EtcdVersion,
+    /// Raft term.
+    pub term: u64,
+    /// Raft index: how far its log goes.
+    pub index: u64,
+    /// Size of its database file.
+    pub db_size: u64,
+    /// What of it is in use.
+    pub db_in_use: u64,
+    /// Alarms that are raised for it.
+    pub alarms: Vec<Alarm>,
+    /// The member list as it knows it, which may be old.
+    pub list: Vec<Listed>,
+}
+
+/// etcd's alarms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Alarm {
+    /// The quota is used up: only reads and deletes work.
+    NoSpace,
+    /// The member's data differs from the others'.
+    Corrupt,
+}
+
+/// A member list that a quorum agreed to in this round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberList {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The leader at that moment.
+    pub leader: Option<MemberId>,
+    /// Its members.
+    pub members: Vec<Listed>,
+}
+
+/// A line of the member list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its ID.
+    pub id: MemberId,
+    /// Its name; empty until it has started once.
+    pub name: Option<MemberName>,
+    /// Where peers reach it.
+    pub peer_urls: Vec<String>,
+    /// It is a learner.
+    pub learner: bool,
+}
+
+impl MemberList {
+    /// The members that vote.
+    pub fn voters(&self) -> impl Iterator<Item = &Listed> {
+        self.members.iter().filter(|member| !member.learner)
+    }
+
+    /// How many voters must live for writes to be accepted.
+    pub fn quorum(&self) -> usize {
+        self.voters().count() / 2 + 1
+    }
+}
