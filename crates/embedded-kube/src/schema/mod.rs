@@ -1,1 +1,27 @@
-//! Pure functions over JSON objects. No I/O, no clocks.
+//! Pure functions over JSON objects. No I/O, no clocks. `api/` calls them; entry points:
+//!
+//! Custom resources:
+//! - [`crd_check::check`]: what is wrong with a CustomResourceDefinition, CEL rules aside (names defaulted before)
+//! - [`crd_check::schemas`] gives each schema of a definition with its path; [`custom::CustomKind::new`] parses and
+//!   compiles one, once per version: its errors are those of CEL rules and belong to the same refusal
+//! - [`custom::CustomKind::admit`]: prune and default an object, gives the unknown fields; then
+//!   [`custom::CustomKind::validate`] (or `validate_status` for the status subresource): schema, list types, CEL
+//!
+//! Errors: [`error::FieldError`]: `Display` for messages, `cause()` for `details.causes`, [`error::aggregate`] for the
+//! text of a 422 (`Kind.group "name" is invalid: <aggregate>`).
+
+// The API server wires these one by one.
+#![allow(dead_code)]
+
+pub(crate) mod cel;
+pub(crate) mod correlate;
+pub(crate) mod crd_check;
+pub(crate) mod custom;
+pub(crate) mod default;
+pub(crate) mod error;
+pub(crate) mod formats;
+pub(crate) mod gofmt;
+pub(crate) mod prune;
+pub(crate) mod quantity;
+pub(crate) mod structural;
+pub(crate) mod validate;

@@ -1,0 +1,261 @@
+//! What can be said about a rule without running it: names that do not exist, functions that are not there.
+//!
+//! The CEL crate has no type checker. Kubernetes refuses a definition whose rule selects a field that the schema does
+//! not have, and that is the mistake people make; so selections are followed through the schema as far as types are
+//! plain. What cannot be followed is left to evaluation.
+
+use std::collections::HashMap;
+
+use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, operators};
+
+use super::library;
+use super::values::escape;
+use crate::schema::structural::{Additional, Schema};
+
+/// A finding: the node and Kubernetes' text.
+pub(super) struct Finding {
+    pub(super) node: u64,
+    pub(super) text: String,
+}
+
+/// Findings of an expression over `self` (and `oldSelf`) of the given schema.
+pub(super) fn check(expression: &IdedExpr, schema: &Schema, root: bool, optional_old_self: bool) -> Vec<Finding> {
+    let mut checker = Checker {
+        schema,
+        root,
+        optional_old_self,
+        scope: HashMap::new(),
+        findings: Vec::new(),
+    };
+    checker.visit(expression);
+    checker.findings
+}
+
+/// Whether the expression names `oldSelf`.
+pub(super) fn uses_old_self(program: &cel::Program) -> bool {
+    program.references().has_variable("oldSelf")
+}
+
+/// What is known about the value of an expression.
+#[derive(Clone, Copy)]
+enum Known<'a> {
+    /// A value with this schema; `resource` when it has `metadata` of its own.
+    Schema(&'a Schema, bool),
+    Metadata,
+    Anything,
+}
+
+struct Checker<'a> {
+    schema: &'a Schema,
+    root: bool,
+    optional_old_self: bool,
+    scope: HashMap<String, Vec<Known<'a>>>,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Checker<'a> {
+    fn find(&mut self, node: u64, text: String) {
+        self.findings.push(Finding { node, text });
+    }
+
+    fn visit(&mut self, node: &IdedExpr) -> Known<'a> {
+        match &node.expr {
+            Expr::Ident(name) => self.ident(node.id, name),
+            Expr::Select(select) => {
+                let operand = self.visit(&select.operand);
+                self.select(node.id, operand, &select.field)
+            }
+            Expr::Call(call) => self.call(node.id, call),
+            Expr::Comprehension(c) => {
+                let range = self.visit(&c.iter_range);
+                let (first, second) = match range {
+                    Known::Schema(schema, _) if schema.kind == "array" => {
+                        let item = schema.items.as_deref().map_or(Known::Anything, of);
+                        // With two variables the first is the index.
+                        if c.iter_var2.is_some() {
+                            (Known::Anything, item)
+                        } else {
+                            (item, Known::Anything)
+                        }
+                    }
+                    Known::Schema(
+                        Schema {
+                            additional: Some(Additional::Schema(value)),
+                            ..
+                        },
+                        _,
+                    ) => (Known::Anything, of(value)),
+                    _ => (Known::Anything, Known::Anything),
+                };
+                let init = self.visit(&c.accu_init);
+                let second_name = c.iter_var2.clone();
+                self.push(&c.iter_var, first);
+                if let Some(name) = &second_name {
+                    self.push(name, second);
+                }
+                self.push(&c.accu_var, init);
+                self.visit(&c.loop_cond);
+                self.visit(&c.loop_step);
+                self.visit(&c.result);
+                self.pop(&c.accu_var);
+                if let Some(name) = &second_name {
+                    self.pop(name);
+                }
+                self.pop(&c.iter_var);
+                Known::Anything
+            }
+            Expr::List(list) => {
+                list.elements.iter().for_each(|e| {
+                    self.visit(e);
+                });
+                Known::Anything
+            }
+            Expr::Map(map) => {
+                for entry in &map.entries {
+                    if let EntryExpr::MapEntry(entry) = &entry.expr {
+                        self.visit(&entry.key);
+                        self.visit(&entry.value);
+                    }
+                }
+                Known::Anything
+            }
+            Expr::Struct(object) => {
+                self.find(
+                    node.id,
+                    format!("undeclared reference to '{}' (in container '')", object.type_name),
+                );
+                Known::Anything
+            }
+            Expr::Literal(_) | Expr::Unspecified => Known::Anything,
+        }
+    }
+
+    fn ident(&mut self, node: u64, name: &str) -> Known<'a> {
+        if let Some(known) = self.scope.get(name).and_then(|s| s.last()) {
+            return *known;
+        }
+        match name {
+            "self" => Known::Schema(self.schema, self.root),
+            "oldSelf" if self.optional_old_self => Known::Anything,
+            "oldSelf" => Known::Schema(self.schema, self.root),
+            "bool" | "bytes" | "double" | "int" | "list" | "map" | "null_type" | "string" | "type" | "uint" => {
+                Known::Anything
+            }
+            "optional_type" | "google" => Known::Anything,
+            // The parser's own names are not the author's.
+            name if name.starts_with(['@', '#']) || name.starts_with("__") => Known::Anything,
+            name => {
+                self.find(node, format!("undeclared reference to '{name}' (in container '')"));
+                Known::Anything
+            }
+        }
+    }
+
+    fn select(&mut self, node: u64, operand: Known<'a>, field: &str) -> Known<'a> {
+        match operand {
+            Known::Anything => Known::Anything,
+            Known::Metadata => {
+                if !matches!(field, "name" | "generateName") {
+                    self.find(node, format!("undefined field '{field}'"));
+                }
+                Known::Anything
+            }
+            Known::Schema(schema, resource) => {
+                if resource || schema.embedded_resource {
+                    match field {
+                        "apiVersion" | "kind" => return Known::Anything,
+                        "metadata" => return Known::Metadata,
+                        _ => {}
+                    }
+                }
+                if let Some((_, property)) = schema.properties.iter().find(|(name, _)| escape(name) == field) {
+                    return of(property);
+                }
+                match &schema.additional {
+                    Some(Additional::Schema(value)) => return of(value),
+                    Some(_) => return Known::Anything,
+                    None => {}
+                }
+                let scalar = !matches!(schema.kind.as_str(), "object" | "");
+                if schema.int_or_string {
+                    return Known::Anything;
+                }
+                if scalar {
+                    self.find(
+                        node,
+                        format!("type '{}' does not support field selection", cel_type(schema)),
+                    );
+                } else {
+                    self.find(node, format!("undefined field '{field}'"));
+                }
+                Known::Anything
+            }
+        }
+    }
+
+    fn call(&mut self, node: u64, call: &CallExpr) -> Known<'a> {
+        // A qualified function, `sets.contains(a, b)`, is parsed as a call on the name `sets`.
+        if let Some(target) = &call.target
+            && let Expr::Ident(namespace) = &target.expr
+            && library::knows(&format!("{namespace}.{}", call.func_name))
+        {
+            call.args.iter().for_each(|arg| {
+                self.visit(arg);
+            });
+            return Known::Anything;
+        }
+        let target = call.target.as_ref().map(|t| self.visit(t));
+        let args: Vec<Known<'a>> = call.args.iter().map(|arg| self.visit(arg)).collect();
+        if !library::knows(&call.func_name) {
+            self.find(
+                node,
+                format!("undeclared reference to '{}' (in container '')", call.func_name),
+            );
+        }
+        match (call.func_name.as_str(), target, args.as_slice()) {
+            (operators::INDEX, None, [Known::Schema(schema, _), _]) => match (&schema.items, &schema.additional) {
+                (Some(items), _) => of(items),
+                (None, Some(Additional::Schema(value))) => of(value),
+                _ => Known::Anything,
+            },
+            (operators::CONDITIONAL, None, [_, yes, _]) => *yes,
+            _ => Known::Anything,
+        }
+    }
+
+    fn push(&mut self, name: &str, known: Known<'a>) {
+        self.scope.entry(name.to_owned()).or_default().push(known);
+    }
+
+    fn pop(&mut self, name: &str) {
+        if let Some(stack) = self.scope.get_mut(name) {
+            stack.pop();
+            if stack.is_empty() {
+                self.scope.remove(name);
+            }
+        }
+    }
+}
+
+fn of(schema: &Schema) -> Known<'_> {
+    if schema.int_or_string {
+        Known::Anything
+    } else {
+        Known::Schema(schema, false)
+    }
+}
+
+/// CEL's name of a schema's type.
+pub(super) fn cel_type(schema: &Schema) -> String {
+    match (schema.kind.as_str(), schema.format.as_str()) {
+        ("string", "byte") => "bytes".to_owned(),
+        ("string", "date" | "date-time") => "timestamp".to_owned(),
+        ("string", "duration") => "duration".to_owned(),
+        ("integer", _) => "int".to_owned(),
+        ("number", _) => "double".to_owned(),
+        ("boolean", _) => "bool".to_owned(),
+        ("array", _) => format!("list({})", schema.items.as_deref().map_or("dyn".to_owned(), cel_type)),
+        ("", _) => "dyn".to_owned(),
+        (kind, _) => kind.to_owned(),
+    }
+}
