@@ -14,25 +14,16 @@ use crate::shell::{cmd, output};
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Unpacks packages of one Debian release and moves some of their files to `target`, all or nothing.
-pub(crate) fn unpack(paths: &Paths, release: &str, packages: &[&str], files: &[&str], target: &Path) -> Result<()> {
+pub(crate) fn files(paths: &Paths, release: &str, packages: &[&str], files: &[&str], target: &Path) -> Result<()> {
     let name = |file: &str| Path::new(file).file_name().map(|name| target.join(name));
     if files.iter().all(|file| name(file).is_some_and(|path| path.exists())) {
         return Ok(());
     }
-    eprintln!("fetching {} from Debian {release}", packages.join(", "));
-    let work = tempfile::Builder::new().prefix("unpack-").tempdir_in(&paths.cache)?;
-    download(paths, release, packages, work.path())
-        .with_context(|| format!("cannot fetch {} of Debian {release}", packages.join(", ")))?;
-    let (root, ready) = (work.path().join("root"), work.path().join("ready"));
+    let work = unpack(paths, release, packages)?;
+    let ready = work.path().join("ready");
     fs::create_dir(&ready)?;
-    for archive in fs::read_dir(work.path())? {
-        let archive = archive?.path();
-        if archive.extension().is_some_and(|extension| extension == "deb") {
-            output(cmd("dpkg-deb", ["-x"]).arg(&archive).arg(&root))?;
-        }
-    }
     for file in files {
-        let source = root.join(file);
+        let source = work.path().join("root").join(file);
         let base = source
             .file_name()
             .with_context(|| format!("{file} has no name"))?
@@ -40,13 +31,42 @@ pub(crate) fn unpack(paths: &Paths, release: &str, packages: &[&str], files: &[&
         fs::rename(&source, ready.join(base))
             .with_context(|| format!("{} does not contain {file}", packages.join(", ")))?;
     }
+    put(&ready, target)
+}
+
+/// Unpacks packages of one Debian release as a whole, as if `target` were the root folder.
+pub(crate) fn tree(paths: &Paths, release: &str, packages: &[&str], target: &Path) -> Result<()> {
+    if target.exists() {
+        return Ok(());
+    }
+    let work = unpack(paths, release, packages)?;
+    put(&work.path().join("root"), target)
+}
+
+/// Downloads and unpacks into the folder `root` of a temporary folder inside the cache.
+fn unpack(paths: &Paths, release: &str, packages: &[&str]) -> Result<tempfile::TempDir> {
+    eprintln!("fetching {} from Debian {release}", packages.join(", "));
+    let work = tempfile::Builder::new().prefix("unpack-").tempdir_in(&paths.cache)?;
+    download(paths, release, packages, work.path())
+        .with_context(|| format!("cannot fetch {} of Debian {release}", packages.join(", ")))?;
+    for archive in fs::read_dir(work.path())? {
+        let archive = archive?.path();
+        if archive.extension().is_some_and(|extension| extension == "deb") {
+            output(cmd("dpkg-deb", ["-x"]).arg(&archive).arg(work.path().join("root")))?;
+        }
+    }
+    Ok(work)
+}
+
+/// Moves a finished folder to its place. Both are in the cache, so that this is one rename.
+fn put(ready: &Path, target: &Path) -> Result<()> {
     if let Some(parent) = target.parent() {
         fs::create_dir_all(parent)?;
     }
     if target.exists() {
         fs::remove_dir_all(target)?;
     }
-    fs::rename(&ready, target).with_context(|| format!("cannot move into {}", target.display()))
+    fs::rename(ready, target).with_context(|| format!("cannot move into {}", target.display()))
 }
 
 /// Downloads packages into `folder` with an apt that has its own state, so that neither root nor the machine's lists of

@@ -5,11 +5,18 @@
 mod cargo;
 mod debian;
 mod demo;
+mod golang;
+mod image;
+mod kube;
 mod lint;
+mod oci;
 mod paths;
+mod pins;
 mod setup;
 mod shell;
 mod test;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -37,9 +44,23 @@ enum Verb {
     Bench(cargo::Forwarded),
     /// Regenerate the committed files that are generated, or check that they are current
     Crds(cargo::Generate),
+    /// Write container images as OCI archives, without Docker
+    Image(image::Args),
+    /// A real Kubernetes on this machine (root is needed)
+    Kube(kube::Args),
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
     let paths = paths::Paths::find()?;
     match Command::parse().verb {
         Verb::Setup(args) => setup::run(&paths, &args),
@@ -49,5 +70,7 @@ fn main() -> anyhow::Result<()> {
         Verb::Sim(args) => cargo::sim(&args),
         Verb::Bench(args) => cargo::bench(&paths, &args),
         Verb::Crds(args) => cargo::generate(&args),
+        Verb::Image(args) => image::run(&paths, &args),
+        Verb::Kube(args) => kube::run(&paths, &args),
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn run(paths: &Paths, _args: &Args) -> Result<()> {
 /// Fetches what is missing.
 pub(crate) fn ensure(paths: &Paths) -> Result<()> {
     for (release, version, programs) in ETCDS {
-        debian::unpack(
+        debian::files(
             paths,
             release,
             &["etcd-server", "etcd-client"],
@@ -39,7 +39,7 @@ pub(crate) fn ensure(paths: &Paths) -> Result<()> {
             &paths.etcd(version),
         )?;
     }
-    debian::unpack(
+    debian::files(
         paths,
         "bookworm",
         &["kubernetes-client"],

@@ -1,0 +1,156 @@
+//! `./x image`: container images without a Docker engine, as OCI archives in the cache: the operator's own, and for the
+//! real ground the etcd ones and `pause`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::oci::{self, Image};
+use crate::paths::Paths;
+use crate::shell::{cmd, output};
+use crate::{cargo, kube};
+
+/// The image that holds a pod's namespaces; containerd is told this name.
+pub(crate) const PAUSE: &str = "stateward.local/pause:1";
+
+/// The operator's own image.
+const OPERATOR: &str = "ghcr.io/stateward/stateward";
+
+/// Where manifests look for etcd: the old operator's default, and etcd's own today. Tags are `v` and the version.
+const ETCD_REPOSITORIES: [&str; 2] = ["quay.io/coreos/etcd", "gcr.io/etcd-development/etcd"];
+
+/// Options of `./x image`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Also the etcd images of the real ground
+    #[arg(long)]
+    etcd: bool,
+    /// Optimize the operator, as a release does; takes longer
+    #[arg(long)]
+    release: bool,
+}
+
+pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
+    println!("{}", operator(paths, args.release)?.display());
+    if args.etcd {
+        kube::etcds(paths)?;
+        for archive in etcds(paths)? {
+            println!("{}", archive.display());
+        }
+    }
+    Ok(())
+}
+
+/// The operator as a static program: it needs no library and no shell, runs as nobody in particular, and writes nothing.
+pub(crate) fn operator(paths: &Paths, release: bool) -> Result<PathBuf> {
+    // Folders of its own: these flags would otherwise make every other build start anew. Naming the target keeps them
+    // away from build scripts and procedural macros, which cannot be static.
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let folder = paths.cache.join("target-static");
+    let folder = folder.to_str().context("the cache folder's name is not UTF-8")?;
+    let mut arguments = vec!["--target", &target, "--target-dir", folder];
+    if release {
+        arguments.push("--release");
+    }
+    let program = cargo::build_with(
+        "stateward",
+        &arguments,
+        &[("RUSTFLAGS", "-C target-feature=+crt-static")],
+    )?;
+    let version = env!("CARGO_PKG_VERSION");
+    let archive = paths.cache.join("images").join(format!("stateward-{version}.tar"));
+    let image = Image {
+        references: vec![format!("{OPERATOR}:{version}"), format!("{OPERATOR}:latest")],
+        entrypoint: vec!["/stateward".into()],
+        user: "65532:65532".into(),
+        labels: vec![
+            ("org.opencontainers.image.title".into(), "stateward".into()),
+            ("org.opencontainers.image.version".into(), version.into()),
+            ("org.opencontainers.image.licenses".into(), "Apache-2.0".into()),
+        ],
+        files: vec![(program, "/stateward".into())],
+    };
+    oci::write(&[image], &archive)?;
+    Ok(archive)
+}
+
+/// The image that every pod of the real ground starts with.
+pub(crate) fn pause(paths: &Paths) -> Result<PathBuf> {
+    let archive = paths.cache.join("images/pause-1.tar");
+    if !archive.exists() {
+        let work = tempfile::tempdir()?;
+        let program = work.path().join("pause");
+        let flags = [
+            "--edition",
+            "2024",
+            "-O",
+            "-C",
+            "strip=symbols",
+            "-C",
+            "target-feature=+crt-static",
+            "-o",
+        ];
+        output(
+            cmd("rustc", flags)
+                .arg(&program)
+                .arg(paths.checkout.join("ground/pause.rs")),
+        )?;
+        let files = vec![(program, "/pause".into())];
+        let image = Image {
+            references: vec![PAUSE.into()],
+            entrypoint: vec!["/pause".into()],
+            files,
+            ..Image::default()
+        };
+        oci::write(&[image], &archive)?;
+    }
+    Ok(archive)
+}
+
+/// One image for each etcd in the cache.
+pub(crate) fn etcds(paths: &Paths) -> Result<Vec<PathBuf>> {
+    let mut archives = Vec::new();
+    for entry in std::fs::read_dir(paths.cache.join("etcd"))? {
+        let folder = entry?.path();
+        let version = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let archive = paths.cache.join("images").join(format!("etcd-{version}.tar"));
+        if !archive.exists() {
+            let references = ETCD_REPOSITORIES
+                .map(|repository| format!("{repository}:v{version}"))
+                .to_vec();
+            let entrypoint = vec!["/usr/local/bin/etcd".into()];
+            let image = Image {
+                references,
+                entrypoint,
+                files: programs(&folder)?,
+                ..Image::default()
+            };
+            oci::write(&[image], &archive)?;
+        }
+        archives.push(archive);
+    }
+    archives.sort();
+    Ok(archives)
+}
+
+/// The programs of a folder, and the libraries that they were linked with: those from Debian's packages are not static.
+fn programs(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
+    let mut files = Vec::new();
+    let mut libraries = std::collections::BTreeSet::new();
+    for name in ["etcd", "etcdctl", "etcdutl"] {
+        let program = folder.join(name);
+        if program.exists() {
+            // Fails for a static program, which needs none.
+            let needs = output(cmd("ldd", [&program]).env("LC_ALL", "C")).unwrap_or_default();
+            libraries.extend(
+                needs
+                    .split_whitespace()
+                    .filter(|word| word.starts_with('/'))
+                    .map(str::to_owned),
+            );
+            files.push((program, format!("/usr/local/bin/{name}")));
+        }
+    }
+    files.extend(libraries.into_iter().map(|library| (PathBuf::from(&library), library)));
+    Ok(files)
+}

@@ -1,0 +1,140 @@
+//! What a real Kubernetes is made of, and where it is in the cache: programs from the Go module proxy, the container
+//! runtime from Debian's packages (unpacked: installing containerd would start a service), images of our own.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::paths::Paths;
+use crate::shell::{cmd, output, run};
+use crate::{debian, golang, image, pins};
+
+/// Where the parts are.
+pub(crate) struct Parts {
+    /// The programs of Kubernetes, kubectl among them.
+    pub(crate) kubernetes: PathBuf,
+    pub(crate) etcd: PathBuf,
+    pub(crate) coredns: PathBuf,
+    /// A root folder with containerd, runc and the CNI plugins.
+    runtime: PathBuf,
+}
+
+impl Parts {
+    pub(crate) fn new(paths: &Paths, version: &str) -> Self {
+        Self {
+            kubernetes: paths.cache.join("kube").join(version),
+            etcd: paths.etcd(pins::KUBERNETES_ETCD),
+            coredns: paths.cache.join("coredns").join(pins::COREDNS),
+            runtime: paths.cache.join("runtime"),
+        }
+    }
+
+    /// Builds and fetches what is missing. Takes minutes the first time, then only looks.
+    pub(crate) fn ensure(&self, paths: &Paths, version: &str) -> Result<()> {
+        if !pins::KUBERNETES.contains(&version) {
+            bail!(
+                "Kubernetes {version} is not pinned here; choose one of {}",
+                pins::KUBERNETES.join(", ")
+            );
+        }
+        golang::build(paths, &pins::kubernetes(version), &self.kubernetes)?;
+        golang::build(paths, &pins::coredns(), &self.coredns)?;
+        etcds(paths)?;
+        let packages = ["containerd", "runc", "containernetworking-plugins"];
+        debian::tree(paths, "bookworm", &packages, &self.runtime)
+    }
+
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.kubernetes.join(name)
+    }
+
+    pub(crate) fn containerd(&self, name: &str) -> PathBuf {
+        self.runtime.join("usr/bin").join(name)
+    }
+
+    pub(crate) fn cni(&self) -> PathBuf {
+        self.runtime.join("usr/lib/cni")
+    }
+
+    /// The search path for containerd, which looks for its shim and for runc by name.
+    pub(crate) fn search_path(&self) -> String {
+        let system = std::env::var("PATH").unwrap_or_else(|_| "/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
+        format!("{0}/usr/bin:{0}/usr/sbin:{system}", self.runtime.display())
+    }
+}
+
+/// Every etcd that Go builds, beside those from Debian's packages.
+pub(crate) fn etcds(paths: &Paths) -> Result<()> {
+    for version in pins::ETCDS {
+        golang::build(paths, &pins::etcd(version), &paths.etcd(version))?;
+    }
+    // The old ones have no client of their own that compiles; 3.5's speaks to them.
+    for version in pins::ETCDS
+        .iter()
+        .filter(|version| version.starts_with("3.2.") || version.starts_with("3.3."))
+    {
+        let client = paths.etcd(version).join("etcdctl");
+        if !client.exists() {
+            std::fs::copy(paths.etcd("3.5.35").join("etcdctl"), client)?;
+        }
+    }
+    crate::setup::ensure(paths)
+}
+
+/// The images every node has from the start: pause, and every etcd.
+pub(crate) fn images(paths: &Paths) -> Result<Vec<PathBuf>> {
+    let mut archives = vec![image::pause(paths)?];
+    archives.extend(image::etcds(paths)?);
+    Ok(archives)
+}
+
+/// Says what is missing to run a real Kubernetes here, all at once; installs what root may install.
+pub(crate) fn check_machine(paths: &Paths) -> Result<()> {
+    let tools = [
+        ("ip", "iproute2"),
+        ("nft", "nftables"),
+        ("nsenter", "util-linux"),
+        ("setsid", "util-linux"),
+    ];
+    let mut packages: Vec<_> = tools
+        .iter()
+        .filter(|(tool, _)| output(&mut cmd(tool, ["-V"])).is_err())
+        .map(|(_, package)| *package)
+        .collect();
+    packages.dedup();
+    let root = nix::unistd::geteuid().is_root();
+    if root && !packages.is_empty() {
+        eprintln!("installing {}", packages.join(" "));
+        let install = || run(cmd("apt-get", ["install", "-qq", "-y", "--no-install-recommends"]).args(&packages));
+        install().or_else(|_| run(&mut cmd("apt-get", ["update", "-qq"])).and_then(|()| install()))?;
+        packages.clear();
+    }
+    let mut lacks = Vec::new();
+    if !root {
+        lacks.push("root: network namespaces, mounts and containers need it (sudo -E ./x kube up)".to_owned());
+    }
+    if !packages.is_empty() {
+        lacks.push(format!("packages: sudo apt-get install -y {}", packages.join(" ")));
+    }
+    for hidden in ["/run", "/var/lib", "/var/log"] {
+        if paths.cache.starts_with(hidden) {
+            lacks.push(format!(
+                "a cache folder outside {hidden}, which each node has its own of: set STATEWARD_CACHE"
+            ));
+        }
+    }
+    if !lacks.is_empty() {
+        bail!(
+            "a real Kubernetes cannot run here yet. Missing:\n  {}",
+            lacks.join("\n  ")
+        );
+    }
+    Ok(())
+}
+
+/// True when `path` is there; the error says who should have made it.
+pub(crate) fn expect(path: &Path) -> Result<&Path> {
+    path.exists()
+        .then_some(path)
+        .with_context(|| format!("{} is not there", path.display()))
+}

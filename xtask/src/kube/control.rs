@@ -1,0 +1,103 @@
+//! The control plane: etcd, the API server, the controllers, the scheduler, DNS, and the maker of volumes. kube-proxy runs
+//! here too, so that whoever works inside this network (`./x kube exec`) reaches services.
+
+use std::fs;
+
+use anyhow::Result;
+
+use super::build::Parts;
+use super::guest::{Daemon, api_ready};
+use super::layout::{API_PORT, CONTROL, Guest, PODS, Run, SERVICES};
+use super::node::proxy_config;
+use super::pki::kubeconfig;
+use crate::shell::cmd;
+
+pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
+    let folder = run.guest(&Guest::Control);
+    let pki = |file: &str| run.folder.join("pki").join(file).display().to_string();
+    let config = |component: &str| format!("--kubeconfig={}", kubeconfig(run, component).display());
+
+    let etcd = [
+        format!("--data-dir={}", folder.join("etcd").display()),
+        "--listen-client-urls=http://127.0.0.1:2379".into(),
+        "--advertise-client-urls=http://127.0.0.1:2379".into(),
+        "--listen-peer-urls=http://127.0.0.1:2380".into(),
+        "--unsafe-no-fsync".into(), // nothing here outlives the machine
+    ];
+    let api_server = [
+        "--etcd-servers=http://127.0.0.1:2379".into(),
+        format!("--bind-address={CONTROL}"),
+        format!("--advertise-address={CONTROL}"),
+        format!("--secure-port={API_PORT}"),
+        format!("--tls-cert-file={}", pki("apiserver.crt")),
+        format!("--tls-private-key-file={}", pki("apiserver.key")),
+        format!("--client-ca-file={}", pki("ca.crt")),
+        format!("--kubelet-client-certificate={}", pki("apiserver-kubelet.crt")),
+        format!("--kubelet-client-key={}", pki("apiserver-kubelet.key")),
+        "--kubelet-preferred-address-types=InternalIP".into(),
+        "--authorization-mode=Node,RBAC".into(),
+        "--enable-admission-plugins=NodeRestriction".into(),
+        format!("--service-cluster-ip-range={SERVICES}"),
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
+        format!("--service-account-key-file={}", pki("accounts.pub")),
+        format!("--service-account-signing-key-file={}", pki("accounts.key")),
+        "--allow-privileged".into(),
+        "--profiling=false".into(),
+    ];
+    let controller_manager = [
+        config("controller-manager"),
+        format!("--service-account-private-key-file={}", pki("accounts.key")),
+        format!("--root-ca-file={}", pki("ca.crt")),
+        "--use-service-account-credentials".into(),
+        format!("--cluster-cidr={PODS}"),
+        "--allocate-node-cidrs=false".into(), // each node's range is fixed
+        "--node-monitor-period=1s".into(),
+        "--node-monitor-grace-period=12s".into(), // a node that lost power is seen soon
+        "--leader-elect=false".into(),
+    ];
+    let scheduler = [config("scheduler"), "--leader-elect=false".into()];
+
+    fs::write(folder.join("Corefile"), corefile(run))?;
+    fs::write(folder.join("proxy.json"), proxy_config(run, "node-1")?)?; // sees services as that node does
+    let this = std::env::current_exe()?;
+    let claims = Daemon {
+        name: "claims".into(),
+        command: cmd(this, ["kube", "--name", &run.name, "claims"]),
+        after: None,
+    };
+    let ready = || api_ready(run);
+    Ok(vec![
+        Daemon::new("etcd", parts.etcd.join("etcd"), &etcd),
+        Daemon::new("kube-apiserver", parts.program("kube-apiserver"), &api_server),
+        Daemon::new(
+            "kube-controller-manager",
+            parts.program("kube-controller-manager"),
+            &controller_manager,
+        )
+        .after(ready()),
+        Daemon::new("kube-scheduler", parts.program("kube-scheduler"), &scheduler).after(ready()),
+        Daemon::new(
+            "coredns",
+            parts.coredns.join("coredns"),
+            &[format!("-conf={}", folder.join("Corefile").display())],
+        )
+        .after(ready()),
+        Daemon::new(
+            "kube-proxy",
+            parts.program("kube-proxy"),
+            &[format!("--config={}", folder.join("proxy.json").display())],
+        )
+        .after(ready()),
+        claims.after(ready()),
+    ])
+}
+
+/// Names change with the pods: nothing is cached, neither here (`ttl 0`) nor by having the `cache` plugin.
+fn corefile(run: &Run) -> String {
+    let config = kubeconfig(run, "coredns");
+    format!(
+        ".:53 {{\n  bind {CONTROL}\n  errors\n  kubernetes cluster.local in-addr.arpa {{\n    kubeconfig {}\n    \
+         pods insecure\n    ttl 0\n  }}\n}}\n",
+        config.display()
+    )
+}

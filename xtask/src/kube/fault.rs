@@ -1,0 +1,362 @@
+//! `./x kube fault`: breaks things as they break in life, from outside, without asking Kubernetes.
+//!
+//! Processes by signal, volumes by their folders, nodes by taking their power, the network by nftables rules inside the
+//! namespaces. Every verb returns when it has happened.
+
+use std::fs;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::build::{self, Parts};
+use super::layout::{Guest, Run};
+use super::objects::kubectl;
+use super::process::Process;
+use super::{guest, node, up};
+use crate::paths::Paths;
+use crate::shell::{cmd, output};
+
+/// What can be broken and mended. Pods and claims are written NAMESPACE/NAME.
+#[derive(Subcommand)]
+pub(crate) enum Fault {
+    /// End all processes of a pod's containers, as a crash does
+    Kill(PodProcesses),
+    /// Stop all processes of a pod's containers without ending them
+    Freeze(PodProcesses),
+    /// Let frozen processes go on
+    Thaw(PodProcesses),
+    /// Empty a claim's volume and end the processes that used it
+    LoseVolume {
+        /// The claim
+        claim: Name,
+    },
+    /// Overwrite parts of a claim's volume and end the processes that used it
+    CorruptVolume {
+        /// The claim
+        claim: Name,
+        /// Which file, as a path in the volume; the largest unless given
+        #[arg(long)]
+        file: Option<PathBuf>,
+    },
+    /// Take a node's power: kubelet, containerd and all pods' processes end at once
+    StopNode {
+        /// node-1, node-2, …
+        node: Guest,
+    },
+    /// Give it back, and wait until the node is ready
+    StartNode {
+        /// node-1, node-2, …
+        node: Guest,
+    },
+    /// Let no packet pass between two ends: pods (by the address they have now), nodes with all their pods, or addresses
+    Cut {
+        /// NAMESPACE/POD, node-1, control, or an address
+        a: String,
+        /// The other end
+        b: String,
+        /// Only from the first to the second
+        #[arg(long)]
+        one_way: bool,
+    },
+    /// Undo all cuts
+    Heal,
+}
+
+/// Which containers of a pod.
+#[derive(clap::Args)]
+pub(crate) struct PodProcesses {
+    /// The pod
+    pod: Name,
+    /// Only this container
+    #[arg(long)]
+    container: Option<String>,
+}
+
+/// NAMESPACE/NAME; `default` where no namespace is given.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Name {
+    namespace: String,
+    name: String,
+}
+
+impl std::str::FromStr for Name {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+}
+
+pub(crate) fn run(paths: &Paths, run: &Run, fault: &Fault) -> Result<()> {
+    let facts = run.facts()?;
+    let parts = Parts::new(paths, &facts.version);
+    let ground = Ground {
+        run,
+        parts: &parts,
+        nodes: facts.nodes,
+    };
+    match fault {
+        Fault::Kill(which) => ground.signal_pod(which, Signal::SIGKILL),
+        Fault::Freeze(which) => ground.signal_pod(which, Signal::SIGSTOP),
+        Fault::Thaw(which) => ground.signal_pod(which, Signal::SIGCONT),
+        Fault::LoseVolume { claim } => ground.damage(claim, empty),
+        Fault::CorruptVolume { claim, file } => ground.damage(claim, |folder| corrupt(folder, file.as_deref())),
+        Fault::StopNode { node } => ground.stop_node(node),
+        Fault::StartNode { node } => ground.start_node(paths, node),
+        Fault::Cut { a, b, one_way } => ground.cut(a, b, *one_way),
+        Fault::Heal => ground.each_namespace("destroy table inet stateward_cut\n"),
+    }
+}
+
+struct Ground<'a> {
+    run: &'a Run,
+    parts: &'a Parts,
+    nodes: usize,
+}
+
+impl Ground<'_> {
+    fn get(&self, kind: &str, name: &Name) -> Result<Value> {
+        let words = ["get", kind, &name.name, "--namespace", &name.namespace, "-o", "json"];
+        Ok(serde_json::from_str(&output(
+            kubectl(self.parts, self.run).args(words),
+        )?)?)
+    }
+
+    fn signal_pod(&self, which: &PodProcesses, signal: Signal) -> Result<()> {
+        let pod = self.get("pod", &which.pod)?;
+        let count = signal_containers(&container_ids(&pod, which.container.as_deref()), signal)?;
+        if count == 0 {
+            bail!("no process of {}/{} runs", which.pod.namespace, which.pod.name);
+        }
+        println!("{signal} to {count} processes");
+        Ok(())
+    }
+
+    /// Freezes whoever uses the volume, so that nothing is written back, damages it, then ends them.
+    fn damage(&self, claim: &Name, damage: impl Fn(&Path) -> Result<()>) -> Result<()> {
+        let volume = self.get("persistentvolumeclaim", claim)?["spec"]["volumeName"].clone();
+        let volume = volume.as_str().context("the claim has no volume yet")?.to_owned();
+        let volume = self.get(
+            "persistentvolume",
+            &Name {
+                namespace: "default".into(),
+                name: volume,
+            },
+        )?;
+        let folder = PathBuf::from(
+            volume["spec"]["local"]["path"]
+                .as_str()
+                .context("not a volume of this ground")?,
+        );
+        if !folder.starts_with(&self.run.folder) {
+            bail!("{} is not this cluster's", folder.display());
+        }
+        let words = ["get", "pods", "--namespace", &claim.namespace, "-o", "json"];
+        let pods: Value = serde_json::from_str(&output(kubectl(self.parts, self.run).args(words))?)?;
+        let users = pods["items"].as_array().into_iter().flatten().filter(|pod| {
+            let mut volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+            volumes.any(|volume| volume["persistentVolumeClaim"]["claimName"] == claim.name.as_str())
+        });
+        let containers: Vec<_> = users.flat_map(|pod| container_ids(pod, None)).collect();
+        signal_containers(&containers, Signal::SIGSTOP)?;
+        let result = damage(&folder);
+        signal_containers(&containers, Signal::SIGKILL)?;
+        result
+    }
+
+    fn stop_node(&self, node: &Guest) -> Result<()> {
+        self.check_node(node)?;
+        Process::find(self.run, &node.to_string())
+            .with_context(|| format!("{node} does not run"))?
+            .end()
+    }
+
+    fn start_node(&self, paths: &Paths, node: &Guest) -> Result<()> {
+        self.check_node(node)?;
+        if Process::find(self.run, &node.to_string()).is_some() {
+            bail!("{node} runs already");
+        }
+        guest::start(self.run, node)?;
+        node::make_ready(self.parts, self.run, node, &build::images(paths)?[..1])?;
+        up::wait_until_ready(self.parts, self.run, node)
+    }
+
+    fn check_node(&self, node: &Guest) -> Result<()> {
+        match node {
+            Guest::Node(number) if (1..=self.nodes).contains(number) => Ok(()),
+            _ => bail!("there is no {node}; nodes are node-1 to node-{}", self.nodes),
+        }
+    }
+
+    /// The same rules in every namespace and at every hook, so that they hold wherever the packet passes.
+    fn cut(&self, a: &str, b: &str, one_way: bool) -> Result<()> {
+        let (a, b) = (self.addresses(a)?, self.addresses(b)?);
+        let mut rules = String::from("add table inet stateward_cut\n");
+        for hook in ["input", "output", "forward"] {
+            rules += &format!("add chain inet stateward_cut {hook} {{ type filter hook {hook} priority -300; }}\n");
+            rules += &format!("add rule inet stateward_cut {hook} ip saddr {{ {a} }} ip daddr {{ {b} }} drop\n");
+            if !one_way {
+                rules += &format!("add rule inet stateward_cut {hook} ip saddr {{ {b} }} ip daddr {{ {a} }} drop\n");
+            }
+        }
+        self.each_namespace(&rules)
+    }
+
+    fn addresses(&self, end: &str) -> Result<String> {
+        if let Ok(guest) = end.parse::<Guest>() {
+            return Ok(std::iter::once(guest.address())
+                .chain(guest.pods())
+                .collect::<Vec<_>>()
+                .join(", "));
+        }
+        if end.parse::<std::net::Ipv4Addr>().is_ok() {
+            return Ok(end.to_owned());
+        }
+        let Ok(name) = end.parse::<Name>();
+        let pod = self.get("pod", &name)?;
+        Ok(pod["status"]["podIP"]
+            .as_str()
+            .with_context(|| format!("{end} has no address yet"))?
+            .to_owned())
+    }
+
+    fn each_namespace(&self, rules: &str) -> Result<()> {
+        for guest in Guest::all(self.nodes) {
+            let file = self.run.netns_file(&guest);
+            let mut nft = cmd("nsenter", [format!("--net={}", file.display())])
+                .args(["--", "nft", "-f", "-"])
+                .stdin(Stdio::piped())
+                .spawn()?;
+            nft.stdin
+                .take()
+                .context("nft takes no input")?
+                .write_all(rules.as_bytes())?;
+            if !nft.wait()?.success() {
+                bail!("nft refused the rules in {guest}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bare IDs of a pod's containers.
+fn container_ids(pod: &Value, only: Option<&str>) -> Vec<String> {
+    let statuses = [
+        "containerStatuses",
+        "initContainerStatuses",
+        "ephemeralContainerStatuses",
+    ];
+    let containers = statuses
+        .iter()
+        .flat_map(|kind| pod["status"][*kind].as_array().into_iter().flatten());
+    containers
+        .filter(|container| only.is_none_or(|name| container["name"] == name))
+        .filter_map(|container| {
+            container["containerID"]
+                .as_str()?
+                .rsplit_once("://")
+                .map(|(_, id)| id.to_owned())
+        })
+        .collect()
+}
+
+/// Signals every process of these containers, found by the control group that carries the container's ID.
+fn signal_containers(ids: &[String], signal: Signal) -> Result<usize> {
+    let mut count = 0;
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let groups = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
+        if ids.iter().any(|id| groups.contains(id.as_str())) && kill(Pid::from_raw(pid), signal).is_ok() {
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// Removes all that is in a folder, not the folder: it is what is mounted.
+fn empty(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let remove = if entry.file_type()?.is_dir() {
+            fs::remove_dir_all
+        } else {
+            fs::remove_file
+        };
+        remove(entry.path())?;
+    }
+    Ok(())
+}
+
+/// Overwrites a block in each eighth of a file, the first included: what is there is no longer what was written.
+fn corrupt(folder: &Path, file: Option<&Path>) -> Result<()> {
+    let victim = match file {
+        Some(file) => folder.join(file),
+        None => {
+            largest(folder)?
+                .with_context(|| format!("there is no file in {}", folder.display()))?
+                .1
+        }
+    };
+    let mut file = fs::File::options()
+        .write(true)
+        .open(&victim)
+        .with_context(|| format!("cannot open {}", victim.display()))?;
+    let size = file.metadata()?.len();
+    for part in 0..8 {
+        file.seek(SeekFrom::Start(size * part / 8))?;
+        file.write_all(&[0xA5; 4096])?;
+    }
+    file.set_len(size)?;
+    println!("overwrote parts of {}", victim.display());
+    Ok(file.sync_all()?)
+}
+
+fn largest(folder: &Path) -> Result<Option<(u64, PathBuf)>> {
+    let mut best = None;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let found = match entry.file_type()? {
+            kind if kind.is_dir() => largest(&entry.path())?,
+            kind if kind.is_file() => Some((entry.metadata()?.len(), entry.path())),
+            _ => None,
+        };
+        best = best.max(found);
+    }
+    Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn corrupting_changes_the_largest_file_and_not_its_size() {
+        // given two files in a volume
+        let volume = tempfile::tempdir().unwrap();
+        fs::create_dir(volume.path().join("member")).unwrap();
+        fs::write(volume.path().join("member/db"), vec![0; 100_000]).unwrap();
+        fs::write(volume.path().join("small"), [0; 10]).unwrap();
+        // when it is corrupted
+        corrupt(volume.path(), None).unwrap();
+        // then the larger one differs, and only in content
+        let db = fs::read(volume.path().join("member/db")).unwrap();
+        assert_eq!(db.len(), 100_000);
+        assert!(db.contains(&0xA5));
+        assert_eq!(fs::read(volume.path().join("small")).unwrap(), [0; 10]);
+        // and when it is lost, the folder itself stays
+        empty(volume.path()).unwrap();
+        assert_eq!(fs::read_dir(volume.path()).unwrap().count(), 0);
+    }
+}

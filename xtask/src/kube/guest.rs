@@ -1,0 +1,144 @@
+//! The first process of the control plane or of a node, inside its own namespaces. It prepares the file system, starts
+//! the daemons, starts again those that end, and collects orphans, as any init does. Killing it ends the whole guest.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+
+use super::build::Parts;
+use super::layout::{Guest, Run};
+use super::process::Process;
+use super::{control, node, relay};
+use crate::paths::Paths;
+use crate::shell::cmd;
+
+/// Which guest to be.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    guest: Guest,
+}
+
+/// A program that is kept running.
+pub(crate) struct Daemon {
+    pub(crate) name: String,
+    pub(crate) command: Command,
+    /// Started once this file exists.
+    pub(crate) after: Option<PathBuf>,
+}
+
+impl Daemon {
+    pub(crate) fn new(name: impl Into<String>, program: impl AsRef<Path>, arguments: &[String]) -> Self {
+        Self {
+            name: name.into(),
+            command: cmd(program.as_ref(), arguments),
+            after: None,
+        }
+    }
+
+    pub(crate) fn after(self, file: PathBuf) -> Self {
+        Self {
+            after: Some(file),
+            ..self
+        }
+    }
+}
+
+/// Starts a guest: its network namespace is there already; mounts and processes get a namespace of their own.
+pub(crate) fn start(run: &Run, guest: &Guest) -> Result<Process> {
+    let this = std::env::current_exe()?;
+    // nsenter, since `ip netns exec` would hide the cgroup mounts. With --kill-child the guest ends with `unshare`, whose
+    // process is the one recorded.
+    let mut command = cmd("nsenter", [format!("--net={}", run.netns_file(guest).display())]);
+    command.args([
+        "--",
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--",
+    ]);
+    command
+        .arg(this)
+        .args(["kube", "--name", &run.name, "guest", &guest.to_string()]);
+    Process::start(run, &guest.to_string(), &command)
+}
+
+/// Written when the API server answers; what needs it starts then.
+pub(crate) fn api_ready(run: &Run) -> PathBuf {
+    run.folder.join("api-ready")
+}
+
+pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
+    let facts = run.facts()?;
+    let parts = Parts::new(paths, &facts.version);
+    for folder in ["/run", "/var/lib", "/var/log"] {
+        let none = None::<&Path>;
+        mount(
+            none,
+            Path::new(folder),
+            Some(Path::new("tmpfs")),
+            MsFlags::empty(),
+            Some(Path::new("mode=755")),
+        )
+        .with_context(|| format!("cannot mount over {folder}"))?;
+    }
+    fs::create_dir("/run/lock")?;
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("cannot turn on forwarding")?;
+    relay::serve_inside(facts.port)?;
+    fs::create_dir_all(run.guest(&args.guest))?;
+    let daemons = match &args.guest {
+        Guest::Control => control::daemons(run, &parts)?,
+        Guest::Node(_) => node::daemons(run, &parts, &args.guest)?,
+    };
+    supervise(run, daemons)
+}
+
+/// Never returns but by an error: when this process ends, so does the guest.
+fn supervise(run: &Run, daemons: Vec<Daemon>) -> Result<()> {
+    let mut waiting: Vec<(Instant, Daemon)> = daemons.into_iter().map(|daemon| (Instant::now(), daemon)).collect();
+    let mut running: HashMap<i32, Daemon> = HashMap::new();
+    loop {
+        let mut later = Vec::new();
+        for (when, mut daemon) in waiting {
+            if when > Instant::now() || daemon.after.as_ref().is_some_and(|file| !file.exists()) {
+                later.push((when, daemon));
+                continue;
+            }
+            let log = fs::File::options()
+                .create(true)
+                .append(true)
+                .open(run.log(&daemon.name))?;
+            let child = daemon
+                .command
+                .stdin(Stdio::null())
+                .stdout(log.try_clone()?)
+                .stderr(log)
+                .spawn();
+            let child = child.with_context(|| format!("cannot start {}", daemon.name))?;
+            running.insert(i32::try_from(child.id())?, daemon);
+        }
+        waiting = later;
+        loop {
+            let ended = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) => (pid.as_raw(), format!("ended with status {code}")),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid.as_raw(), format!("ended by {signal}")),
+                Ok(_) | Err(Errno::ECHILD) => break,
+                Err(error) => return Err(error.into()),
+            };
+            if let Some(daemon) = running.remove(&ended.0) {
+                eprintln!("{} {}, starting it again", daemon.name, ended.1);
+                waiting.push((Instant::now() + Duration::from_secs(1), daemon));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,99 @@
+//! The network of one cluster: a namespace for the control plane, with a bridge in it, and one for each node, joined to
+//! the bridge. Nothing joins any of them to the machine's own network. Between nodes, pods are routed, not masqueraded.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::layout::{CONTROL, Guest, PREFIX, Run};
+use crate::shell::{cmd, output};
+
+/// Makes the namespaces, the bridge, the links and the routes.
+pub(crate) fn make(run: &Run, nodes: usize) -> Result<()> {
+    let control = run.netns(&Guest::Control);
+    for guest in Guest::all(nodes) {
+        let ns = run.netns(&guest);
+        ip(&format!("netns add {ns}"))?;
+        ip(&format!("-n {ns} link set lo up"))?;
+    }
+    ip(&format!("-n {control} link add bridge type bridge"))?;
+    ip(&format!("-n {control} addr add {CONTROL}/{PREFIX} dev bridge"))?;
+    ip(&format!("-n {control} link set bridge up"))?;
+    // A local process needs some route to a service address before kube-proxy's rules send it elsewhere.
+    ip(&format!("-n {control} route add default dev bridge"))?;
+    for guest in Guest::all(nodes).skip(1) {
+        let ns = run.netns(&guest);
+        ip(&format!(
+            "-n {ns} link add eth0 type veth peer name {guest} netns {control}"
+        ))?;
+        ip(&format!("-n {control} link set {guest} master bridge up"))?;
+        ip(&format!("-n {ns} addr add {}/{PREFIX} dev eth0", guest.address()))?;
+        ip(&format!("-n {ns} link set eth0 up"))?;
+        ip(&format!("-n {ns} route add default via {CONTROL}"))?;
+    }
+    for from in Guest::all(nodes) {
+        for to in Guest::all(nodes).filter(|to| *to != from) {
+            if let Some(pods) = to.pods() {
+                ip(&format!(
+                    "-n {} route add {pods} via {}",
+                    run.netns(&from),
+                    to.address()
+                ))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes the namespaces, and with them all that is in them.
+pub(crate) fn remove(run: &Run) -> Result<()> {
+    let prefix = run.netns(&Guest::Control);
+    for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let number = name.strip_prefix(&prefix).and_then(|rest| rest.strip_prefix('-'));
+        if name == prefix || number.is_some_and(|number| number.parse::<usize>().is_ok()) {
+            ip(&format!("netns delete {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn ip(arguments: &str) -> Result<String> {
+    output(&mut cmd("ip", arguments.split(' ')))
+}
+
+/// Puts this process (and what it starts) into a guest's network namespace.
+pub(crate) fn enter(run: &Run, guest: &Guest) -> Result<()> {
+    let file = run.netns_file(guest);
+    let namespace = File::open(&file).with_context(|| format!("there is no {}", file.display()))?;
+    setns(namespace, CloneFlags::CLONE_NEWNET).context("cannot enter the network namespace (root is needed)")
+}
+
+/// `./x kube exec`: becomes `command` inside the control plane's network, with the cluster's DNS.
+pub(crate) fn exec(run: &Run, command: &[String]) -> Result<()> {
+    run.facts()?;
+    enter(run, &Guest::Control)?;
+    unshare(CloneFlags::CLONE_NEWNS).context("cannot get a mount namespace")?;
+    bind(None, Path::new("/"), MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
+    bind(
+        Some(&run.folder.join("resolv.conf")),
+        Path::new("/etc/resolv.conf"),
+        MsFlags::MS_BIND,
+    )?;
+    let (program, arguments) = command.split_first().context("no command given")?;
+    let failure = Command::new(program)
+        .args(arguments)
+        .env("KUBECONFIG", run.kubeconfig())
+        .exec();
+    Err(failure).with_context(|| format!("cannot run {program}"))
+}
+
+fn bind(source: Option<&Path>, target: &Path, flags: MsFlags) -> Result<()> {
+    mount(source, target, None::<&Path>, flags, None::<&Path>)
+        .with_context(|| format!("cannot mount over {}", target.display()))
+}

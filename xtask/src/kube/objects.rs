@@ -1,0 +1,37 @@
+//! What every cluster has from the start: the storage class, and the rights of DNS and of the maker of volumes.
+
+use anyhow::{Context, Result, bail};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use super::build::Parts;
+use super::layout::Run;
+use crate::shell::cmd;
+
+/// The provisioner's name in the storage class.
+pub(crate) const PROVISIONER: &str = "stateward.local/folders";
+
+const OBJECTS: &str = include_str!("objects.yaml");
+
+pub(crate) fn apply(parts: &Parts, run: &Run) -> Result<()> {
+    let mut child = kubectl(parts, run)
+        .args(["apply", "--server-side", "-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot start kubectl")?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(OBJECTS.as_bytes())?;
+    }
+    if !child.wait()?.success() {
+        bail!("the first objects were refused");
+    }
+    Ok(())
+}
+
+/// kubectl of the cluster's own version, as admin.
+pub(crate) fn kubectl(parts: &Parts, run: &Run) -> Command {
+    let mut command = cmd(parts.program("kubectl"), ["--kubeconfig"]);
+    command.arg(run.kubeconfig());
+    command
+}

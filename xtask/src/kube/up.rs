@@ -1,0 +1,136 @@
+//! `./x kube up`.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::build::{self, Parts};
+use super::layout::{CONTROL, Facts, Guest, Run};
+use super::objects::kubectl;
+use super::process::{Process, wait_for};
+use super::{down, guest, net, node, objects, pki, status};
+use crate::paths::Paths;
+use crate::pins;
+use crate::shell::{cmd, output};
+
+/// Options of `./x kube up`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which Kubernetes
+    #[arg(long, default_value = pins::KUBERNETES[0])]
+    version: String,
+    /// How many nodes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
+    nodes: u8,
+    /// Build and fetch everything, start nothing
+    #[arg(long)]
+    build_only: bool,
+}
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
+    let parts = Parts::new(paths, &args.version);
+    if args.build_only {
+        parts.ensure(paths, &args.version)?;
+        return build::images(paths).map(drop);
+    }
+    build::check_machine(paths)?;
+    if Process::find(run, "control").is_some() {
+        let facts = run.facts()?;
+        if facts.version != args.version || facts.nodes != usize::from(args.nodes) {
+            bail!(
+                "{} runs already with {} nodes and another choice; end it first: ./x kube down",
+                facts.version,
+                facts.nodes
+            );
+        }
+        return status::summary(run);
+    }
+    down::run(run)?; // what a crash left
+    parts.ensure(paths, &args.version)?;
+    let archives = build::images(paths)?;
+    let begun = Instant::now();
+    if let Err(error) = start(run, &parts, args, &archives) {
+        eprintln!(
+            "the logs are in {}; the guests said last:",
+            run.folder.join("log").display()
+        );
+        for name in Process::recorded(run) {
+            let said = fs::read_to_string(run.log(&name)).unwrap_or_default();
+            said.lines()
+                .last()
+                .into_iter()
+                .for_each(|line| eprintln!("  {name}: {line}"));
+            if let Some(process) = Process::find(run, &name) {
+                process.end()?;
+            }
+        }
+        return Err(error);
+    }
+    println!(
+        "Kubernetes {} is up after {:.1} s",
+        args.version,
+        begun.elapsed().as_secs_f64()
+    );
+    status::summary(run)
+}
+
+fn start(run: &Run, parts: &Parts, args: &Args, archives: &[std::path::PathBuf]) -> Result<()> {
+    let nodes = usize::from(args.nodes);
+    fs::create_dir_all(&run.folder)?;
+    let search = "search default.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n";
+    fs::write(
+        run.folder.join("resolv.conf"),
+        format!("nameserver {CONTROL}\n{search}"),
+    )?;
+    fs::write(run.folder.join("node-resolv.conf"), format!("nameserver {CONTROL}\n"))?;
+    net::make(run, nodes)?;
+    Process::start(
+        run,
+        "relay",
+        cmd(std::env::current_exe()?, ["kube", "--name", &run.name]).arg("relay"),
+    )?;
+    let port = wait_for("the relay", LIMIT, || {
+        Ok(fs::read_to_string(run.folder.join("relay.port"))?.parse()?)
+    })?;
+    run.write_facts(&Facts {
+        version: args.version.clone(),
+        nodes,
+        port,
+    })?;
+    pki::make(run, nodes, port)?;
+    for guest in Guest::all(nodes) {
+        guest::start(run, &guest)?;
+    }
+    std::thread::scope(|scope| {
+        let images = scope.spawn(|| node::on_all_nodes(nodes, |node| node::make_ready(parts, run, node, archives)));
+        wait_for("the API server", LIMIT, || {
+            output(kubectl(parts, run).args(["get", "--raw", "/readyz"]))
+        })?;
+        fs::write(guest::api_ready(run), "")?;
+        objects::apply(parts, run)?;
+        images.join().unwrap_or_else(|_| bail!("a thread ended badly"))
+    })?;
+    for node in Guest::all(nodes).skip(1) {
+        wait_until_ready(parts, run, &node)?;
+    }
+    wait_for("the default service account", LIMIT, || {
+        output(kubectl(parts, run).args(["get", "serviceaccount", "default"]))
+    })?;
+    Ok(())
+}
+
+/// Until the node says of itself that pods can be put on it.
+pub(crate) fn wait_until_ready(parts: &Parts, run: &Run, node: &Guest) -> Result<()> {
+    let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
+    wait_for(&format!("{node} to be ready"), LIMIT, || {
+        let answer = output(kubectl(parts, run).args(["get", "node", &node.to_string(), "-o", path]))?;
+        if answer == "True" {
+            Ok(())
+        } else {
+            bail!("its Ready condition is {answer:?}")
+        }
+    })
+}

@@ -1,0 +1,79 @@
+//! What is built from the Go module proxy, and at which versions. The exact sources are pinned by the `go.mod` and
+//! `go.sum` of the folder of the same name in `ground/go/`.
+
+/// The Kubernetes versions that can be chosen, newest first. The range is what kube-rs and k8s-openapi support.
+pub(crate) const KUBERNETES: [&str; 2] = ["1.37.1", "1.33.13"];
+
+/// The etcd that the real Kubernetes itself stores its objects in.
+pub(crate) const KUBERNETES_ETCD: &str = "3.6.16";
+
+/// The etcd versions that Go builds. Debian's packages add 3.4 and one more 3.5.
+pub(crate) const ETCDS: [&str; 5] = ["3.2.13", "3.3.27", "3.5.35", "3.6.16", "3.7.3"];
+
+/// CoreDNS.
+pub(crate) const COREDNS: &str = "1.15.0";
+
+/// One folder of `ground/go/` and what to build there.
+pub(crate) struct Pin {
+    /// Also the name of the folder: `NAME-VERSION`.
+    pub(crate) name: &'static str,
+    pub(crate) version: String,
+    /// Which Go, where the one at hand cannot compile it.
+    pub(crate) toolchain: Option<&'static str>,
+    /// Import path and name of each program.
+    pub(crate) programs: Vec<(&'static str, &'static str)>,
+    /// Linker flags beyond those that strip symbols.
+    pub(crate) link: String,
+}
+
+/// etcd, etcdctl and etcdutl; before 3.4 the server alone, since its repository predates Go modules.
+pub(crate) fn etcd(version: &str) -> Pin {
+    let old = version.starts_with("3.2.") || version.starts_with("3.3.");
+    let modern = [
+        ("go.etcd.io/etcd/server/v3", "etcd"),
+        ("go.etcd.io/etcd/etcdctl/v3", "etcdctl"),
+        ("go.etcd.io/etcd/etcdutl/v3", "etcdutl"),
+    ];
+    Pin {
+        name: "etcd",
+        version: version.to_owned(),
+        // Its protobuf code is refused at start by what newer compilers make of it.
+        toolchain: version.starts_with("3.2.").then_some("go1.21.13"),
+        programs: if old { vec![(".", "etcd")] } else { modern.to_vec() },
+        link: String::new(),
+    }
+}
+
+/// Every program of a Kubernetes.
+pub(crate) fn kubernetes(version: &str) -> Pin {
+    let minor = version.split('.').nth(1).unwrap_or_default();
+    let variable = "-X k8s.io/component-base/version.git";
+    Pin {
+        name: "kubernetes",
+        version: version.to_owned(),
+        toolchain: None,
+        programs: vec![
+            ("k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver"),
+            (
+                "k8s.io/kubernetes/cmd/kube-controller-manager",
+                "kube-controller-manager",
+            ),
+            ("k8s.io/kubernetes/cmd/kube-scheduler", "kube-scheduler"),
+            ("k8s.io/kubernetes/cmd/kube-proxy", "kube-proxy"),
+            ("k8s.io/kubernetes/cmd/kubelet", "kubelet"),
+            ("k8s.io/kubernetes/cmd/kubectl", "kubectl"),
+        ],
+        link: format!("{variable}Version=v{version} {variable}Major=1 {variable}Minor={minor}"),
+    }
+}
+
+/// The cluster's DNS server.
+pub(crate) fn coredns() -> Pin {
+    Pin {
+        name: "coredns",
+        version: COREDNS.to_owned(),
+        toolchain: None,
+        programs: vec![("github.com/coredns/coredns", "coredns")],
+        link: String::new(),
+    }
+}
