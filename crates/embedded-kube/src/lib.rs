@@ -8,8 +8,11 @@
 //! - [`node`]: pods as processes: sandboxes, images, volumes, probes, logs, names and service addresses
 
 mod api;
+mod cluster;
 mod controllers;
 mod node;
 mod schema;
 #[allow(dead_code)] // until both sides use all of it
 mod streams;
+
+pub use cluster::{Builder, Cluster, StartError, kubeconfig_yaml};

@@ -1,1 +1,33 @@
 //! The API server: storage, requests, watches, authentication and authorization.
+//!
+//! One request: `listen` (TLS) or `client` (in memory) → `server` (who asks, may they, for what) → `rest` (the verb) →
+//! `admission` (defaults and rules of built-in kinds) or `crd` (those of custom kinds) → `store`.
+
+#![allow(dead_code)]
+
+mod admission;
+mod auth;
+mod body;
+mod bootstrap;
+pub(crate) mod client;
+mod crd;
+mod discovery;
+mod errors;
+mod events;
+pub(crate) mod listen;
+mod managed;
+mod meta;
+pub(crate) mod network;
+pub(crate) mod pki;
+mod pods;
+mod request;
+mod resources;
+mod rest;
+mod reviews;
+mod selector;
+pub(crate) mod server;
+pub(crate) mod store;
+mod table;
+
+pub(crate) use auth::{Authenticator, User};
+pub(crate) use bootstrap::bootstrap;

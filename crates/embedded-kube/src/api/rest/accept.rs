@@ -1,0 +1,192 @@
+//! From the bytes a client sends to an object that may be looked at: content type, syntax, kind, unknown fields.
+
+use serde_json::Value;
+
+use super::{Call, FieldValidation};
+use crate::api::errors::{Result, Status};
+use crate::api::resources::{Resource, Rules};
+use crate::api::{events, meta};
+
+/// Parses a request body: JSON, or YAML by its content type.
+pub(crate) fn parse(content_type: &str, body: &[u8]) -> Result<Value> {
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    match kind {
+        "" | "application/json" | "*/*" => serde_json::from_slice(body)
+            .map_err(|e| Status::bad_request(format!("couldn't get version/kind; json parse error: {e}"))),
+        "application/yaml" => {
+            let text = std::str::from_utf8(body).map_err(|e| Status::bad_request(format!("not UTF-8: {e}")))?;
+            serde_yaml_ng::from_str(text).map_err(|e| Status::bad_request(format!("yaml parse error: {e}")))
+        }
+        _ => Err(Status::new(
+            415,
+            "UnsupportedMediaType",
+            "the body of the request was in an unknown format - accepted media types include: application/json, \
+             application/yaml",
+        )),
+    }
+}
+
+/// Parses the body as an object of the call's kind, in the stored shape.
+pub(crate) fn object(call: &Call) -> Result<Value> {
+    let value = parse(&call.content_type, &call.body)?;
+    check_kind(&call.resource, &value)?;
+    shape(call, value)
+}
+
+/// Refuses a body of another kind.
+pub(crate) fn check_kind(resource: &Resource, value: &Value) -> Result<()> {
+    let Some(map) = value.as_object() else {
+        return Err(Status::bad_request(format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct",
+            json_type(value)
+        )));
+    };
+    let (kind, version) = (map.get("kind"), map.get("apiVersion"));
+    if resource.custom().is_some() {
+        for (field, found) in [("Kind", kind), ("apiVersion", version)] {
+            if found.and_then(Value::as_str).unwrap_or_default().is_empty() {
+                return Err(Status::bad_request(format!("Object '{field}' is missing in '{value}'")));
+            }
+        }
+    }
+    let text = |v: Option<&Value>| v.and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (kind, version) = (text(kind), text(version));
+    let api_version = resource.api_version();
+    if (!kind.is_empty() && kind != resource.kind) || (!version.is_empty() && version != api_version) {
+        return Err(Status::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {}: no kind {kind:?} is registered for version \
+             {version:?} on this path; expected apiVersion {api_version:?}, kind {:?}",
+            resource.kind, resource.kind
+        )));
+    }
+    Ok(())
+}
+
+fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Brings an object into the shape that is stored, and reports unknown fields as the client asked.
+pub(crate) fn shape(call: &Call, mut value: Value) -> Result<Value> {
+    let resource = &call.resource;
+    let wrong = |e: serde_json::Error| {
+        Status::bad_request(format!(
+            "{} in version {:?} cannot be handled as a {}: {e}",
+            resource.kind, resource.version, resource.kind
+        ))
+    };
+    value["apiVersion"] = resource.api_version().into();
+    value["kind"] = resource.kind.clone().into();
+    if events::is_new_face(resource) {
+        value = events::to_core(value);
+    }
+    let mut unknown = Vec::new();
+    let shaped = match &resource.rules {
+        Rules::BuiltIn(normalize) => {
+            let shaped = normalize(value.clone()).map_err(wrong)?;
+            lost_fields(&value, &shaped, "", &mut unknown);
+            shaped
+        }
+        Rules::Custom(custom) => {
+            let metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta =
+                serde_json::from_value(value["metadata"].take()).map_err(wrong)?;
+            value["metadata"] = serde_json::to_value(metadata).map_err(wrong)?;
+            custom.shape(&resource.version, &mut value, &mut unknown);
+            value["apiVersion"] = custom.storage_api_version().into();
+            value
+        }
+        Rules::Ephemeral => value,
+    };
+    if !unknown.is_empty() {
+        let list: Vec<String> = unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
+        match call.field_validation()? {
+            FieldValidation::Ignore => {}
+            FieldValidation::Warn => list.into_iter().for_each(|text| call.warn(text)),
+            FieldValidation::Strict => {
+                let list = list.join(", ");
+                return Err(Status::bad_request(match resource.custom() {
+                    Some(_) => format!(
+                        "{} in version {:?} cannot be handled as a {}: strict decoding error: {list}",
+                        resource.kind, resource.version, resource.kind
+                    ),
+                    None => format!(
+                        "{} in version {:?} cannot be handled as a {}: strict decoding error: {list}",
+                        resource.kind, resource.version, resource.kind
+                    ),
+                }));
+            }
+        }
+    }
+    Ok(shaped)
+}
+
+/// Paths of fields that are in `sent` but not in `kept`.
+fn lost_fields(sent: &Value, kept: &Value, path: &str, lost: &mut Vec<String>) {
+    match (sent, kept) {
+        (Value::Object(sent), Value::Object(kept)) => {
+            for (name, value) in sent {
+                let path = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
+                match kept.get(name) {
+                    Some(kept) => lost_fields(value, kept, &path, lost),
+                    // Nulls and empty values may be dropped without being unknown.
+                    None if value.is_null() => {}
+                    None => lost.push(path),
+                }
+            }
+        }
+        (Value::Array(sent), Value::Array(kept)) => {
+            for (i, (sent, kept)) in sent.iter().zip(kept).enumerate() {
+                lost_fields(sent, kept, &format!("{path}[{i}]"), lost);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Checks that name and namespace in the body are those of the path, and fills them in.
+pub(crate) fn check_place(call: &Call, value: &mut Value, wanted_name: Option<&str>) -> Result<()> {
+    let namespace = call.namespace().to_owned();
+    let found = meta::namespace(value);
+    if !found.is_empty() && found != namespace {
+        if namespace.is_empty() && !call.resource.namespaced {
+            return Err(Status::bad_request(
+                "the namespace of a cluster-wide object must be empty",
+            ));
+        }
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    let metadata = meta::metadata_mut(value);
+    if call.resource.namespaced {
+        metadata.insert("namespace".into(), namespace.into());
+    } else {
+        metadata.shift_remove("namespace");
+    }
+    if let Some(wanted) = wanted_name {
+        let found = metadata
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        if found.is_empty() {
+            metadata.insert("name".into(), wanted.into());
+        } else if found != wanted {
+            return Err(Status::bad_request(format!(
+                "the name of the object ({found}) does not match the name on the URL ({wanted})"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! One embedded Kubernetes: starts the API server, the controllers and the nodes, and stops them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kube::config::{AuthInfo, Cluster as ClusterEntry, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::network::Network;
+use crate::api::pki::{Pki, PkiError};
+use crate::api::server::Server;
+use crate::api::store::{OpenError, Store};
+use crate::api::{self, Authenticator, User};
+
+/// Why a cluster could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The folder for the state cannot be used.
+    #[error("cannot use the folder {0}: {1}")]
+    Folder(PathBuf, std::io::Error),
+    /// The stored objects cannot be read.
+    #[error("{0}")]
+    Store(String),
+    /// Keys or certificates cannot be made.
+    #[error("{0}")]
+    Keys(String),
+    /// No address to listen on.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(String, std::io::Error),
+    /// The objects that every cluster has could not be created.
+    #[error("cannot set up the cluster: {0}")]
+    Bootstrap(String),
+}
+
+impl From<OpenError> for StartError {
+    fn from(e: OpenError) -> Self {
+        Self::Store(e.to_string())
+    }
+}
+
+impl From<PkiError> for StartError {
+    fn from(e: PkiError) -> Self {
+        Self::Keys(e.to_string())
+    }
+}
+
+/// How to start a [`Cluster`].
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub struct Builder {
+    folder: Option<PathBuf>,
+    port: Option<u16>,
+}
+
+impl Builder {
+    /// Keeps all state in this folder; without it, state is temporary and goes when the cluster is dropped.
+    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = Some(folder.into());
+        self
+    }
+
+    /// Listens on this port of 127.0.0.1; without it, on the port of the last run of this folder, or any free one.
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// Starts the cluster; it serves when this returns.
+    pub async fn start(self) -> Result<Cluster, StartError> {
+        Cluster::start_with(self).await
+    }
+}
+
+/// A running embedded Kubernetes. Dropping it stops it; [`Cluster::stop`] also waits until it has stopped.
+pub struct Cluster {
+    server: Arc<Server>,
+    pki: Arc<Pki>,
+    address: SocketAddr,
+    folder: PathBuf,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster")
+            .field("address", &self.address)
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// Starts a cluster with temporary state.
+    pub async fn start() -> Result<Self, StartError> {
+        Self::builder().start().await
+    }
+
+    /// Chooses how to start.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    async fn start_with(builder: Builder) -> Result<Self, StartError> {
+        let (folder, temporary) = match builder.folder {
+            Some(folder) => (folder, None),
+            None => {
+                let made = tempfile::Builder::new().prefix("embedded-kube-").tempdir();
+                let made = made.map_err(|e| StartError::Folder(std::env::temp_dir(), e))?;
+                (made.path().to_owned(), Some(made))
+            }
+        };
+        let failed = |e| StartError::Folder(folder.clone(), e);
+        std::fs::create_dir_all(&folder).map_err(failed)?;
+        let store = Store::open(&folder.join("state.redb"))?;
+        let pki = Arc::new(Pki::open(&folder.join("pki"))?);
+        let remembered = |name: &str| -> Option<String> { std::fs::read_to_string(folder.join(name)).ok() };
+        let wanted = remembered("network").and_then(|text| text.trim().parse().ok());
+        let network = Network::claim(wanted).map_err(|e| StartError::Listen("127.N.0.0/16".into(), e))?;
+        let network = Arc::new(network);
+        let last_port = remembered("port").and_then(|text| text.trim().parse().ok());
+        let listener = listen(builder.port, last_port).await?;
+        let address = listener.local_addr().map_err(failed)?;
+        std::fs::write(folder.join("network"), network.n().to_string()).map_err(failed)?;
+        std::fs::write(folder.join("port"), address.port().to_string()).map_err(failed)?;
+        // Pods reach the API server at its service address; port 443 needs a right that an ordinary user may not have.
+        let service = network.api_service();
+        let for_pods = match TcpListener::bind((service, 443)).await {
+            Ok(listener) => listener,
+            Err(_) => TcpListener::bind((service, address.port()))
+                .await
+                .map_err(|e| StartError::Listen(format!("{service}:{}", address.port()), e))?,
+        };
+        let service_port = for_pods.local_addr().map_err(failed)?.port();
+        network.set_api(address, service_port);
+
+        let tls = pki.server(&server_names(&network))?;
+        let tls = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let authenticator = Authenticator::new(pki.ca.clone(), pki.admin_token.clone(), pki.token_key.clone());
+        let server = Server::new(store, authenticator, network, stop.clone());
+        api::bootstrap(&server)
+            .await
+            .map_err(|e| StartError::Bootstrap(e.to_string()))?;
+        for listener in [listener, for_pods] {
+            tasks.spawn(api::listen::run(server.clone(), listener, tls.clone(), tasks.clone()));
+        }
+        Ok(Self {
+            server,
+            pki,
+            address,
+            folder,
+            stop,
+            tasks,
+            _temporary: temporary,
+        })
+    }
+
+    /// An administrator's client that talks to the server in memory: no sockets, no TLS.
+    ///
+    /// It cannot upgrade connections: for `exec`, `attach` and `port-forward` use [`Cluster::https_client`].
+    pub fn client(&self) -> kube::Client {
+        api::client::in_memory(self.server.clone(), User::admin())
+    }
+
+    /// An in-memory client that acts as this user in these groups, with exactly the rights RBAC gives them.
+    pub fn client_as(&self, user: &str, groups: &[&str]) -> kube::Client {
+        api::client::in_memory(self.server.clone(), User::new(user, groups))
+    }
+
+    /// An administrator's client over TLS.
+    pub async fn https_client(&self) -> Result<kube::Client, kube::Error> {
+        let options = kube::config::KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(self.kubeconfig(), &options)
+            .await
+            .map_err(|e| kube::Error::Service(Box::new(e)))?;
+        kube::Client::try_from(config)
+    }
+
+    /// Where the API server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The folder with all state.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The administrator's bearer token.
+    pub fn admin_token(&self) -> &str {
+        &self.pki.admin_token
+    }
+
+    /// The certificate authority that clients must trust, PEM.
+    pub fn ca(&self) -> &str {
+        &self.pki.ca
+    }
+
+    /// A kubeconfig for the administrator.
+    pub fn kubeconfig(&self) -> Kubeconfig {
+        self.kubeconfig_with(&self.pki.admin)
+    }
+
+    /// A kubeconfig with a new client certificate for this user and these groups.
+    pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<Kubeconfig, StartError> {
+        Ok(self.kubeconfig_with(&self.pki.client(user, groups)?))
+    }
+
+    fn kubeconfig_with(&self, identity: &crate::api::pki::Identity) -> Kubeconfig {
+        use base64::Engine;
+        let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        let name = "embedded-kube".to_owned();
+        Kubeconfig {
+            clusters: vec![NamedCluster {
+                name: name.clone(),
+                cluster: Some(ClusterEntry {
+                    server: Some(format!("https://{}", self.address)),
+                    certificate_authority_data: Some(encode(&self.pki.ca)),
+                    ..ClusterEntry::default()
+                }),
+                other: Default::default(),
+            }],
+            auth_infos: vec![NamedAuthInfo {
+                name: name.clone(),
+                auth_info: Some(AuthInfo {
+                    client_certificate_data: Some(encode(&identity.certificate)),
+                    client_key_data: Some(encode(&identity.key).into()),
+                    ..AuthInfo::default()
+                }),
+                other: Default::default(),
+            }],
+            contexts: vec![NamedContext {
+                name: name.clone(),
+                context: Some(Context {
+                    cluster: name.clone(),
+                    user: Some(name.clone()),
+                    ..Context::default()
+                }),
+                other: Default::default(),
+            }],
+            current_context: Some(name),
+            kind: Some("Config".into()),
+            api_version: Some("v1".into()),
+            ..Kubeconfig::default()
+        }
+    }
+
+    /// The administrator's kubeconfig as text, for a file that kubectl reads.
+    pub fn kubeconfig_yaml(&self) -> String {
+        kubeconfig_yaml(&self.kubeconfig())
+    }
+
+    /// Stops everything and waits until it has stopped. The folder can then be opened again.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        let server = self.server.clone();
+        let _ = tokio::task::spawn_blocking(move || server.store.close()).await;
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// A kubeconfig as the text of a file that kubectl reads.
+pub fn kubeconfig_yaml(kubeconfig: &Kubeconfig) -> String {
+    // Secret fields are skipped by the type's own serialization only when they are in memory-only form; key data is not.
+    serde_yaml_ng::to_string(kubeconfig).unwrap_or_default()
+}
+
+async fn listen(wanted: Option<u16>, last: Option<u16>) -> Result<TcpListener, StartError> {
+    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    if let Some(port) = wanted {
+        return TcpListener::bind(at(port))
+            .await
+            .map_err(|e| StartError::Listen(at(port).to_string(), e));
+    }
+    if let Some(port) = last
+        && let Ok(listener) = TcpListener::bind(at(port)).await
+    {
+        return Ok(listener);
+    }
+    TcpListener::bind(at(0))
+        .await
+        .map_err(|e| StartError::Listen(at(0).to_string(), e))
+}
+
+fn server_names(network: &Network) -> Vec<String> {
+    let fixed = [
+        "localhost",
+        "127.0.0.1",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    ];
+    fixed
+        .iter()
+        .map(|n| n.to_string())
+        .chain([network.api_service().to_string()])
+        .collect()
+}
