@@ -2,9 +2,15 @@
 
 use std::time::Duration;
 
-use stateward_api::EtcdVersion;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use stateward_api::etcd_cluster::{self as api, OnQuorumLoss};
+use stateward_api::{EtcdCluster, EtcdVersion};
 
+use super::manifests;
 use super::world::{MemberName, Uid};
+
+/// Annotation of the user on the EtcdCluster: begin with an empty cluster although claims of an earlier one are there.
+const IGNORE_OLD_CLAIMS: &str = "stateward.dev/ignore-old-claims";
 
 /// The user's wishes as decisions need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +23,8 @@ pub struct Intent {
     pub uid: Uid,
     /// The generation of the spec that this was read from.
     pub generation: i64,
+    /// The domain that members' names end in, or nothing.
+    pub domain: String,
     /// How many voters.
     pub size: usize,
     /// Which etcd.
@@ -92,7 +100,102 @@ pub enum Recovery {
     FromBackup(Duration),
 }
 
+/// Why a spec cannot be followed, in words that say what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The version.
+    #[error("spec.version: {0}")]
+    Version(#[from] stateward_api::version::VersionError),
+    /// The size.
+    #[error("spec.size is {0}: choose 1 to 7. To stop all pods and keep the data, set spec.hibernate: true")]
+    Size(i32),
+    /// A quantity.
+    #[error("{field} is \"{value}\", which is not a size: write it as for example \"8Gi\"")]
+    Quantity {
+        /// Where.
+        field: &'static str,
+        /// What it says.
+        value: String,
+    },
+}
+
 impl Intent {
+    /// Reads the spec. `ephemeral_by_default` is the operator's own default for clusters that say nothing of storage.
+    pub fn of(cluster: &EtcdCluster, ephemeral_by_default: bool) -> Result<Self, Refused> {
+        let spec = &cluster.spec;
+        let size = usize::try_from(spec.size)
+            .ok()
+            .filter(|size| (1..=7).contains(size))
+            .ok_or(Refused::Size(spec.size))?;
+        let storage = if cluster.is_ephemeral(ephemeral_by_default) {
+            Storage::Ephemeral
+        } else {
+            let claim = cluster.claim_spec();
+            let request = claim
+                .resources
+                .and_then(|resources| resources.requests)
+                .and_then(|mut requests| requests.remove("storage"))
+                .unwrap_or_default();
+            let bytes = bytes(&request).ok_or(Refused::Quantity {
+                field: "spec.storage.size",
+                value: request.0,
+            })?;
+            Storage::Durable { bytes }
+        };
+        let recovery = spec.recovery.clone().unwrap_or_default();
+        let seconds = |given: Option<i64>, default: i64| {
+            Duration::from_secs(u64::try_from(given.unwrap_or(default)).unwrap_or(0))
+        };
+        let delay = seconds(recovery.delay_seconds, api::Recovery::DEFAULT_DELAY_SECONDS);
+        let care = spec
+            .maintenance
+            .as_ref()
+            .and_then(|care| care.defragmentation.clone())
+            .unwrap_or_default();
+        let min_size = care.min_size.as_ref().and_then(bytes).unwrap_or(100 << 20);
+        let annotations = cluster.metadata.annotations.as_ref();
+        let hash_of = |annotations: Option<&std::collections::BTreeMap<String, String>>| {
+            annotations
+                .and_then(|all| all.get(manifests::ANNOTATION_METADATA))
+                .cloned()
+                .unwrap_or_default()
+        };
+        Ok(Self {
+            namespace: cluster.namespace().to_owned(),
+            name: cluster.name().to_owned(),
+            uid: Uid(cluster.metadata.uid.clone().unwrap_or_default()),
+            generation: cluster.metadata.generation.unwrap_or(0),
+            size,
+            version: cluster.version()?,
+            paused: spec.paused,
+            hibernate: spec.hibernate,
+            bootstrap: match spec.bootstrap.unwrap_or_default() {
+                api::Bootstrap::SeedThenJoin => Bootstrap::SeedThenJoin,
+                api::Bootstrap::Parallel => Bootstrap::Parallel,
+            },
+            storage,
+            tls: cluster.tls().peers(),
+            template: template(cluster),
+            metadata: manifests::hash(&spec.pod.as_ref().map(|pod| (&pod.labels, &pod.annotations))),
+            services: ServiceHashes {
+                peer: hash_of(manifests::peer_service(cluster).metadata.annotations.as_ref()),
+                client: hash_of(manifests::client_service(cluster).metadata.annotations.as_ref()),
+                budget: hash_of(manifests::budget(cluster).metadata.annotations.as_ref()),
+            },
+            recovery: match recovery.on_quorum_loss.unwrap_or_default() {
+                OnQuorumLoss::Report => Recovery::Report,
+                OnQuorumLoss::FromSurvivor => Recovery::FromSurvivor(delay),
+                OnQuorumLoss::FromBackup => Recovery::FromBackup(delay),
+            },
+            replace_after: seconds(recovery.node_loss_seconds, api::Recovery::DEFAULT_NODE_LOSS_SECONDS),
+            backup_first: false,
+            ignore_old_claims: annotations
+                .is_some_and(|all| all.get(IGNORE_OLD_CLAIMS).is_some_and(|value| value == "true")),
+            defragment_above: (!care.disabled).then_some(min_size),
+            domain: cluster.cluster_domain().trim_matches('.').to_owned(),
+        })
+    }
+
     /// Data outlives pods.
     pub fn is_durable(&self) -> bool {
         matches!(self.storage, Storage::Durable { .. })
@@ -100,7 +203,7 @@ impl Intent {
 
     /// The host name of a member: the name every URL and certificate carries.
     pub fn host(&self, member: &MemberName) -> String {
-        format!("{member}.{}.{}.svc", self.name, self.namespace)
+        stateward_api::names::member_host(&member.0, &self.name, &self.namespace, &self.domain)
     }
 
     /// Where peers reach a member.
@@ -116,5 +219,79 @@ impl Intent {
         let ours = format!("{}.{}.svc", self.name, self.namespace);
         (domain == ours || domain.strip_prefix(&ours).is_some_and(|tail| tail.starts_with('.')))
             .then(|| MemberName(name.to_owned()))
+    }
+}
+
+/// The hash of what a pod is made from and needs a restart to change. Only the user's wishes count: a new Stateward that
+/// builds pods differently restarts nothing (rule 6). The version is compared by itself.
+fn template(cluster: &EtcdCluster) -> String {
+    let spec = &cluster.spec;
+    let mut pod = spec.pod.clone().unwrap_or_default();
+    pod.labels.clear();
+    pod.annotations.clear();
+    pod.persistent_volume_claim_spec = None;
+    pod.busybox_image = None;
+    pod.dns_timeout_in_second = None;
+    let care = spec
+        .maintenance
+        .as_ref()
+        .map(|care| (&care.quota, &care.auto_compaction));
+    let medium = spec.storage.as_ref().and_then(|storage| storage.medium);
+    let wishes = (
+        cluster.repository(),
+        &pod,
+        &spec.tls,
+        care,
+        medium,
+        &spec.topology_spread_constraints,
+        &spec.priority_class_name,
+        &spec.etcd_options,
+        &spec.metrics,
+    );
+    manifests::hash(&wishes)
+}
+
+/// A quantity of bytes as Kubernetes writes it: a number with a decimal (k, M, G, …), binary (Ki, Mi, Gi, …) or
+/// exponent suffix.
+pub(super) fn bytes(quantity: &Quantity) -> Option<u64> {
+    let text = quantity.0.trim();
+    let split = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '+' || c == '-'))
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(split);
+    let number: f64 = number.parse().ok()?;
+    let factor = match suffix {
+        "" => 1.0,
+        "m" => 0.001,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "P" => 1e15,
+        "E" => 1e18,
+        "Ki" => 1024.0,
+        "Mi" => 1024.0 * 1024.0,
+        "Gi" => 1024.0 * 1024.0 * 1024.0,
+        "Ti" => 1024f64.powi(4),
+        "Pi" => 1024f64.powi(5),
+        "Ei" => 1024f64.powi(6),
+        exponent => 10f64.powi(exponent.strip_prefix(['e', 'E'])?.parse().ok()?),
+    };
+    let bytes = number * factor;
+    (bytes.is_finite() && bytes >= 0.0).then_some(bytes.ceil() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_kubernetes_writes_them() {
+        let read = |text: &str| bytes(&Quantity(text.into()));
+        assert_eq!(read("1Gi"), Some(1 << 30));
+        assert_eq!(read("1.5Ki"), Some(1536));
+        assert_eq!(read("2e3"), Some(2000));
+        assert_eq!(read("500M"), Some(500_000_000));
+        assert_eq!(read("lots"), None);
     }
 }

@@ -7,10 +7,12 @@ mod bootstrap;
 mod care;
 mod cleanup;
 mod effect;
+pub mod facts;
 mod grow;
 mod hibernate;
 mod intent;
 mod join;
+pub mod manifests;
 pub mod members;
 mod record;
 mod recover;
@@ -21,6 +23,7 @@ mod roll;
 mod seal;
 mod services;
 mod shrink;
+pub mod status;
 mod upgrade_path;
 mod world;
 
@@ -31,10 +34,10 @@ use jiff::Timestamp;
 use stateward_api::EtcdVersion;
 
 pub use effect::{Effect, Launch, Note, Stop};
-pub use intent::{Bootstrap, Intent, Recovery, ServiceHashes, Storage};
+pub use intent::{Bootstrap, Intent, Recovery, Refused, ServiceHashes, Storage};
 use members::Member;
 pub use record::{Bootstrapped, Record, Recovering, Remembered};
-pub use report::{MemberLine, Report, Role, Statement};
+pub use report::{Health, MemberLine, Report, Role, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
     Alarm, Answer, BackupPoint, Blocked, Claim, ClusterId, Exit, LaunchKind, Listed, MemberId, MemberList, MemberName,
@@ -236,25 +239,18 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
     {
         bootstrap.cluster = Some(list.cluster);
     }
-    let known = std::mem::take(&mut record.members);
-    for listed in &list.members {
-        let Some(name) = members::owner(intent, listed) else {
-            continue;
-        };
-        let answers = matches!(world.voices.get(&name), Some(Voice::Answered(_)));
-        let before = known.get(&name);
-        let silent_since = if answers {
-            None
-        } else {
-            before.and_then(|member| member.silent_since).or(Some(now))
-        };
-        record.members.insert(
-            name,
-            Remembered {
-                id: Some(listed.id),
-                voter: !listed.learner,
-                silent_since,
-            },
-        );
-    }
+    record.members = list
+        .members
+        .iter()
+        .filter_map(|listed| {
+            let name = members::owner(intent, listed)?;
+            Some((
+                name,
+                Remembered {
+                    id: Some(listed.id),
+                    voter: !listed.learner,
+                },
+            ))
+        })
+        .collect();
 }

@@ -27,8 +27,6 @@ pub struct Record {
     pub recovery: Option<Recovering>,
     /// All pods were stopped on purpose.
     pub hibernating: bool,
-    /// The version whose upgrade has its snapshot.
-    pub backed_up_for: Option<EtcdVersion>,
 }
 
 /// The record of the bootstrap.
@@ -49,8 +47,6 @@ pub struct Remembered {
     pub id: Option<MemberId>,
     /// It votes.
     pub voter: bool,
-    /// Since when it does not answer.
-    pub silent_since: Option<Timestamp>,
 }
 
 /// A recovery in progress.

@@ -65,6 +65,21 @@ pub enum Role {
     Unknown,
 }
 
+/// How a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It answers and knows a leader.
+    Healthy,
+    /// It has not answered yet.
+    Starting,
+    /// It answers and something is wrong.
+    Unhealthy,
+    /// It does not answer.
+    Unreachable,
+    /// It is proven lost.
+    Failed,
+}
+
 /// A member as the user sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberLine {
@@ -78,12 +93,18 @@ pub struct MemberLine {
     pub version: Option<EtcdVersion>,
     /// It is ready: it answers, votes and sees a leader.
     pub ready: bool,
-    /// `Healthy`, or what is wrong with it in words.
-    pub health: String,
+    /// How it is.
+    pub health: Health,
+    /// What is wrong with it, in words.
+    pub message: String,
     /// Size of its database, rounded so that it does not change all the time.
     pub db_size: Option<u64>,
     /// The node it runs on.
     pub node: Option<String>,
+    /// UIDs of its pod and its claim.
+    pub pod: Option<super::Uid>,
+    /// UID of its claim.
+    pub claim: Option<super::Uid>,
 }
 
 impl Statement {
@@ -117,7 +138,7 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
     let strangers = strangers(view);
     let available = if record.hibernating {
         Statement::no("Hibernating", "all pods are stopped, all data is kept")
-    } else if view.world.list.is_some() && ready > 0 {
+    } else if view.world.list.is_some() && view.world.pods.values().any(|pod| pod.ready) {
         Statement::yes(
             "QuorumServes",
             format!("{ready} of {} members serve", size.max(view.intent.size)),
@@ -155,7 +176,7 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
         Statement::yes(
             "MembersUnhealthy",
             sick.iter()
-                .map(|member| format!("{}: {}", member.name, member.health))
+                .map(|member| format!("{}: {}", member.name, member.message))
                 .collect::<Vec<_>>()
                 .join("; "),
         )
@@ -201,18 +222,28 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
 }
 
 fn line(view: &View<'_>, member: &super::Member<'_>) -> MemberLine {
-    let learner = member.listed.is_some_and(|listed| listed.learner);
-    let role = match (member.answer, member.listed) {
-        (_, Some(listed)) if view.leader() == Some(listed.id) => Role::Leader,
-        _ if learner => Role::Learner,
-        (Some(_), Some(_)) => Role::Follower,
-        _ => Role::Unknown,
+    // Without a proven list, what the last one said of it.
+    let remembered = view
+        .record
+        .members
+        .get(&member.name)
+        .filter(|_| view.world.list.is_none());
+    let learner = member
+        .listed
+        .map(|listed| listed.learner)
+        .or(remembered.map(|member| !member.voter));
+    let role = match (member.listed, learner) {
+        (Some(listed), _) if view.leader() == Some(listed.id) => Role::Leader,
+        (_, Some(true)) => Role::Learner,
+        (_, Some(false)) => Role::Follower,
+        (_, None) => Role::Unknown,
     };
+    let learner = learner == Some(true);
     let ready = member.is_healthy() && member.is_voter();
-    let health = match &member.fate {
+    let message = match &member.fate {
         Fate::Healthy if learner => "catching up".to_owned(),
         Fate::Healthy if member.listed.is_none() => "not in the member list".to_owned(),
-        Fate::Healthy => "Healthy".to_owned(),
+        Fate::Healthy => String::new(),
         Fate::Unstarted => "not started yet".to_owned(),
         Fate::Away(why) => why.clone(),
         Fate::Lost(proof) => format!("lost: {}", proof.words()),
@@ -226,9 +257,19 @@ fn line(view: &View<'_>, member: &super::Member<'_>) -> MemberLine {
         role,
         version: member.answer.map(|answer| answer.version.clone()),
         ready,
-        health,
+        health: match &member.fate {
+            Fate::Healthy => Health::Healthy,
+            Fate::Unstarted => Health::Starting,
+            Fate::Away(_) if member.answer.is_some() => Health::Unhealthy,
+            Fate::Away(_) if member.pod.is_some_and(|pod| !pod.ready && pod.restarts == 0) => Health::Starting,
+            Fate::Away(_) => Health::Unreachable,
+            Fate::Lost(_) => Health::Failed,
+        },
+        message,
         db_size: member.answer.map(|answer| rounded(answer.db_size)),
         node: member.pod.and_then(|pod| pod.node.clone()),
+        pod: member.pod.map(|pod| pod.uid.clone()),
+        claim: member.claim.map(|claim| claim.uid.clone()),
     }
 }
 

@@ -54,9 +54,7 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let followers = stale
         .iter()
         .find(|member| member.listed.map(|listed| listed.id) != leader);
-    let Some(member) = followers.or(stale.first()) else {
-        return None;
-    };
+    let member = followers.or(stale.first())?;
     let (listed, pod) = (member.listed?, member.pod?);
     if leader == Some(listed.id) && total > 1 {
         let next = view

@@ -1,0 +1,113 @@
+//! Kubernetes' objects as the facts that decisions need.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use stateward_api::names;
+
+use super::manifests::{ANNOTATION_METADATA, launch};
+use super::world::{Blocked, Claim, Exit, Pod, TlsStage, Uid};
+
+/// A member's pod.
+pub fn pod(pod: &core::Pod) -> Pod {
+    let empty = BTreeMap::new();
+    let annotations = pod.metadata.annotations.as_ref().unwrap_or(&empty);
+    let text = |key: &str| annotations.get(key).cloned().unwrap_or_default();
+    let status = pod.status.clone().unwrap_or_default();
+    let containers = status.container_statuses.unwrap_or_default();
+    let etcd = containers.iter().find(|container| container.name == names::CONTAINER);
+    let state = etcd.and_then(|etcd| etcd.state.as_ref());
+    let last = etcd
+        .and_then(|etcd| etcd.last_state.as_ref())
+        .and_then(|state| state.terminated.as_ref());
+    let ended_now = state.and_then(|state| state.terminated.as_ref());
+    let running = state.is_some_and(|state| state.running.is_some());
+    let conditions = status.conditions.unwrap_or_default();
+    let ready = conditions
+        .iter()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let unscheduled = conditions
+        .iter()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    let waiting = state.and_then(|state| state.waiting.as_ref());
+    let blocked = waiting
+        .filter(|waiting| {
+            !matches!(
+                waiting.reason.as_deref(),
+                None | Some("ContainerCreating" | "PodInitializing")
+            )
+        })
+        .map(|waiting| (waiting.reason.clone(), waiting.message.clone()))
+        .or_else(|| unscheduled.map(|condition| (condition.reason.clone(), condition.message.clone())));
+    Pod {
+        uid: Uid(pod.metadata.uid.clone().unwrap_or_default()),
+        created: pod
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+        address: status.pod_ip,
+        running,
+        ever_ran: running || last.is_some() || ended_now.is_some() || etcd.is_some_and(|etcd| etcd.restart_count > 0),
+        ready,
+        terminating: pod.metadata.deletion_timestamp.is_some(),
+        ended: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
+        restarts: etcd.map_or(0, |etcd| u32::try_from(etcd.restart_count).unwrap_or(0)),
+        last_exit: ended_now.or(last).map(|end| Exit {
+            code: end.exit_code,
+            message: end.message.clone().unwrap_or_default(),
+            at: end.finished_at.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        }),
+        blocked: blocked.map(|(reason, message)| Blocked {
+            reason: reason.unwrap_or_default(),
+            message: message.unwrap_or_default(),
+        }),
+        version: text(names::ANNOTATION_ETCD_VERSION)
+            .parse()
+            .unwrap_or_else(|_| stateward_api::EtcdVersion::new(3, 2, 0)),
+        template: text(names::ANNOTATION_POD_HASH),
+        metadata: text(ANNOTATION_METADATA),
+        launch: launch::kind(annotations),
+        initial_cluster: launch::members(annotations),
+        tls: match text(launch::TLS).as_str() {
+            "On" => TlsStage::On,
+            "Prepared" => TlsStage::Prepared,
+            _ => TlsStage::Off,
+        },
+        marked_to_leave: annotations
+            .get(names::ANNOTATION_REMOVE_FIRST)
+            .is_some_and(|value| value != "false"),
+    }
+}
+
+/// A member's claim. `problem` is what Kubernetes last said about it (an event), as the claim itself does not tell.
+pub fn claim(claim: &core::PersistentVolumeClaim, problem: Option<String>) -> Claim {
+    let phase = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or("Pending");
+    let requests = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.resources.as_ref())
+        .and_then(|resources| resources.requests.as_ref());
+    Claim {
+        uid: Uid(claim.metadata.uid.clone().unwrap_or_default()),
+        bound: phase == "Bound",
+        terminating: claim.metadata.deletion_timestamp.is_some(),
+        problem: problem.filter(|_| phase == "Pending"),
+        requested: requests
+            .and_then(|requests| requests.get("storage"))
+            .and_then(super::intent::bytes)
+            .unwrap_or(0),
+        lost: phase == "Lost",
+        created: claim
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+    }
+}

@@ -1,0 +1,303 @@
+//! The record and the report as the status of the EtcdCluster, and the record back from it.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use stateward_api::conditions::{self, Condition, ConditionStatus, types};
+use stateward_api::etcd_cluster::{
+    BootstrapPhase, BootstrapRecord, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, MembersStatus,
+    OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord,
+};
+use stateward_api::names;
+
+use super::intent::{Bootstrap, Intent};
+use super::record::{Bootstrapped, Record, Recovering, Remembered};
+use super::report::{Health, MemberLine, Report, Role, Statement};
+use super::world::{ClusterId, MemberId, MemberName};
+
+/// What the status remembers.
+pub fn record(status: &EtcdClusterStatus) -> Record {
+    let version = |text: &str| text.parse().ok();
+    let bootstrap = status.bootstrap.as_ref().map(|record| Bootstrapped {
+        token: record.token.clone(),
+        first: if record.members.is_empty() {
+            vec![record.seed.clone()]
+        } else {
+            record.members.clone()
+        }
+        .into_iter()
+        .filter(|name| !name.is_empty())
+        .map(MemberName)
+        .collect(),
+        cluster: ClusterId::from_hex(&status.cluster_id),
+    });
+    let members = status.member_statuses.iter().filter_map(|member| {
+        let (id, role) = (MemberId::from_hex(&member.id)?, member.role?);
+        Some((
+            MemberName(member.name.clone()),
+            Remembered {
+                id: Some(id),
+                voter: role != MemberRole::Learner,
+            },
+        ))
+    });
+    let recovery = status.recovery.as_ref();
+    let current = version(&status.current_version);
+    Record {
+        bootstrap,
+        members: members.collect(),
+        target: version(&status.target_version).or_else(|| current.clone()),
+        current,
+        quorum_lost: recovery.and_then(|record| record.lost_at.as_ref()).map(|time| time.0),
+        recovery: recovery
+            .filter(|record| !record.seed.is_empty())
+            .map(|record| Recovering {
+                survivor: MemberName(record.seed.clone()),
+                started: record.phase == RecoveryPhase::Seeding,
+            }),
+        hibernating: conditions::get(&status.conditions, types::AVAILABLE)
+            .is_some_and(|condition| condition.reason == "Hibernating"),
+    }
+}
+
+/// The status to write. Equal to the old one when nothing changed, so that steady state writes nothing.
+pub fn status(
+    old: &EtcdClusterStatus,
+    intent: &Intent,
+    record: &Record,
+    report: &Report,
+    now: Timestamp,
+) -> EtcdClusterStatus {
+    let now = Time(now);
+    let mut new = old.clone();
+    let generation = Some(report.generation);
+    let said = |type_: &str, statement: &Statement| {
+        let holds = if statement.holds {
+            ConditionStatus::True
+        } else {
+            ConditionStatus::False
+        };
+        Condition::new(type_, holds, statement.reason, statement.message.clone()).observed(generation)
+    };
+    for (type_, statement) in [
+        (types::AVAILABLE, &report.available),
+        (types::PROGRESSING, &report.progressing),
+        (types::DEGRADED, &report.degraded),
+    ] {
+        conditions::set(&mut new.conditions, said(type_, statement), &now);
+    }
+    for (type_, statement) in [
+        (types::SCALING, &report.scaling),
+        (types::UPGRADING, &report.upgrading),
+        (types::RECOVERING, &report.recovering),
+    ] {
+        match statement {
+            Some(statement) => conditions::set(&mut new.conditions, said(type_, statement), &now),
+            None => conditions::remove(&mut new.conditions, type_),
+        };
+    }
+    new.phase = match report.phase {
+        "Creating" => Phase::Creating,
+        "Running" => Phase::Running,
+        _ => Phase::Failed,
+    };
+    let names_of = |ready: bool| {
+        report
+            .members
+            .iter()
+            .filter(|member| member.ready == ready)
+            .map(|member| member.name.0.clone())
+            .collect::<Vec<_>>()
+    };
+    new.members = MembersStatus {
+        ready: names_of(true),
+        unready: names_of(false),
+    };
+    new.ready_members = i32::try_from(new.members.ready.len()).unwrap_or(i32::MAX);
+    new.reason = report.reason.clone();
+    new.control_paused = report.paused;
+    new.size = i32::try_from(report.size).unwrap_or(i32::MAX);
+    new.selector = names::selector_text(&intent.name);
+    new.service_name = names::client_service(&intent.name);
+    new.client_port = names::CLIENT_PORT;
+    new.current_version = report.current.as_ref().map(ToString::to_string).unwrap_or_default();
+    new.target_version = report.target.as_ref().map(ToString::to_string).unwrap_or_default();
+    new.observed_generation = generation;
+    new.waiting = report.waiting.clone();
+    new.cluster_id = record
+        .bootstrap
+        .as_ref()
+        .and_then(|bootstrap| bootstrap.cluster)
+        .map(|id| id.to_string())
+        .unwrap_or_default();
+    new.member_statuses = report.members.iter().map(member).collect();
+    new.bootstrap = record
+        .bootstrap
+        .as_ref()
+        .map(|bootstrap| bootstrap_record(old, intent, bootstrap, &now));
+    new.recovery = recovery_record(old, record, &now);
+    new
+}
+
+/// The status of a cluster whose spec cannot be followed: nothing but the words changes.
+pub fn refused(old: &EtcdClusterStatus, generation: i64, words: &str, now: Timestamp) -> EtcdClusterStatus {
+    let mut new = old.clone();
+    let now = Time(now);
+    for (type_, status) in [
+        (types::PROGRESSING, ConditionStatus::False),
+        (types::DEGRADED, ConditionStatus::True),
+    ] {
+        conditions::set(
+            &mut new.conditions,
+            Condition::new(type_, status, "InvalidSpec", words).observed(Some(generation)),
+            &now,
+        );
+    }
+    if new.bootstrap.is_none() {
+        new.phase = Phase::Failed;
+    }
+    new.reason = words.to_owned();
+    new.waiting = words.to_owned();
+    new.observed_generation = Some(generation);
+    new
+}
+
+fn member(line: &MemberLine) -> MemberStatus {
+    MemberStatus {
+        name: line.name.0.clone(),
+        id: line.id.map(|id| id.to_string()).unwrap_or_default(),
+        role: match line.role {
+            Role::Leader => Some(MemberRole::Leader),
+            Role::Follower => Some(MemberRole::Follower),
+            Role::Learner => Some(MemberRole::Learner),
+            Role::Unknown => None,
+        },
+        health: match line.health {
+            Health::Healthy => MemberHealth::Healthy,
+            Health::Starting => MemberHealth::Starting,
+            Health::Unhealthy => MemberHealth::Unhealthy,
+            Health::Unreachable => MemberHealth::Unreachable,
+            Health::Failed => MemberHealth::Failed,
+        },
+        message: line.message.clone(),
+        version: line.version.as_ref().map(ToString::to_string).unwrap_or_default(),
+        db_size: line
+            .db_size
+            .map(|bytes| format!("{}Ki", bytes >> 10))
+            .unwrap_or_default(),
+        node: line.node.clone().unwrap_or_default(),
+        pod_uid: line.pod.as_ref().map(|uid| uid.0.clone()).unwrap_or_default(),
+        claim_uid: line.claim.as_ref().map(|uid| uid.0.clone()).unwrap_or_default(),
+        ..MemberStatus::default()
+    }
+}
+
+fn bootstrap_record(old: &EtcdClusterStatus, intent: &Intent, bootstrap: &Bootstrapped, now: &Time) -> BootstrapRecord {
+    let mut record = old.bootstrap.clone().unwrap_or_else(|| BootstrapRecord {
+        strategy: match intent.bootstrap {
+            Bootstrap::SeedThenJoin => stateward_api::etcd_cluster::Bootstrap::SeedThenJoin,
+            Bootstrap::Parallel => stateward_api::etcd_cluster::Bootstrap::Parallel,
+        },
+        ephemeral: !intent.is_durable(),
+        started_at: Some(now.clone()),
+        ..BootstrapRecord::default()
+    });
+    record.token = bootstrap.token.clone();
+    record.seed = bootstrap.first.first().map(|name| name.0.clone()).unwrap_or_default();
+    record.members = if bootstrap.first.len() > 1 {
+        bootstrap.first.iter().map(|name| name.0.clone()).collect()
+    } else {
+        Vec::new()
+    };
+    if bootstrap.cluster.is_some() && record.phase != BootstrapPhase::Done {
+        record.phase = BootstrapPhase::Done;
+        record.completed_at = Some(now.clone());
+    }
+    record
+}
+
+fn recovery_record(old: &EtcdClusterStatus, record: &Record, now: &Time) -> Option<RecoveryRecord> {
+    if record.recovery.is_none() && record.quorum_lost.is_none() {
+        return None;
+    }
+    let mut new = old.recovery.clone().unwrap_or_default();
+    new.lost_at = record.quorum_lost.map(Time);
+    match &record.recovery {
+        None => new.phase = RecoveryPhase::Lost,
+        Some(recovering) => {
+            new.method = OnQuorumLoss::FromSurvivor;
+            new.seed = recovering.survivor.0.clone();
+            new.phase = if recovering.started {
+                RecoveryPhase::Seeding
+            } else {
+                RecoveryPhase::Stopping
+            };
+            new.started_at = new.started_at.or_else(|| Some(now.clone()));
+        }
+    }
+    Some(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_survives_the_way_through_the_status() {
+        // given a record with everything in it
+        let id = MemberId(0xabc);
+        let record = Record {
+            bootstrap: Some(Bootstrapped {
+                token: "t".into(),
+                first: vec!["a".into(), "b".into()],
+                cluster: Some(ClusterId(7)),
+            }),
+            members: [(
+                "a".into(),
+                Remembered {
+                    id: Some(id),
+                    voter: true,
+                },
+            )]
+            .into(),
+            current: "3.5.35".parse().ok(),
+            target: "3.6.16".parse().ok(),
+            quorum_lost: "2026-01-01T00:00:00Z".parse().ok(),
+            recovery: Some(Recovering {
+                survivor: "a".into(),
+                started: true,
+            }),
+            hibernating: false,
+        };
+        let cluster: stateward_api::EtcdCluster = serde_json::from_value(
+            serde_json::json!({"metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": {"size": 3}}),
+        )
+        .expect("a cluster");
+        let intent = Intent::of(&cluster, false).expect("a good spec");
+        let line = MemberLine {
+            name: "a".into(),
+            id: Some(id),
+            role: Role::Follower,
+            version: None,
+            ready: true,
+            health: Health::Healthy,
+            message: String::new(),
+            db_size: None,
+            node: None,
+            pod: None,
+            claim: None,
+        };
+        let report = Report {
+            members: vec![line],
+            current: record.current.clone(),
+            target: record.target.clone(),
+            ..Report::default()
+        };
+        // when it is written and read
+        let now = "2026-01-01T00:00:01Z".parse().expect("a time");
+        let written = status(&EtcdClusterStatus::default(), &intent, &record, &report, now);
+        // then it is the same, and writing it again changes nothing
+        assert_eq!(super::record(&written), record);
+        let later = "2026-01-01T00:00:09Z".parse().expect("a time");
+        assert_eq!(status(&written, &intent, &record, &report, later), written);
+    }
+}
