@@ -118,6 +118,7 @@ pub struct BackupPolicy {
 
 /// How a backup is proven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum Verify {
     /// Read back, hash compared, opened.
     #[default]
@@ -128,6 +129,7 @@ pub enum Verify {
 
 /// How the file is packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum Compression {
     /// Not at all.
     #[default]
@@ -138,6 +140,7 @@ pub enum Compression {
 
 /// What becomes of files when their object is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum DeletionPolicy {
     /// They stay.
     #[default]

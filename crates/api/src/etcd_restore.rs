@@ -142,6 +142,7 @@ pub struct EtcdRestoreStatus {
 
 /// The steps of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum RestorePhase {
     /// The backup is fetched and verified; the running cluster is not touched.
     Fetching,

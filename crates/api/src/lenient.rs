@@ -26,20 +26,14 @@ where
     }
 }
 
-/// Reads null and `{}` as `None`. Only for objects whose emptiness says nothing (not for `TLS.auto: {}`).
+/// Reads null, and an object in which nothing is set, as `None`. Only for objects whose emptiness says nothing (not for
+/// `TLS.auto: {}`).
 pub(crate) fn empty_object_as_none<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
-    T: DeserializeOwned,
+    T: Default + PartialEq + Deserialize<'de>,
 {
-    let value = Value::deserialize(deserializer)?;
-    match &value {
-        Value::Null => Ok(None),
-        Value::Object(fields) if fields.is_empty() => Ok(None),
-        _ => serde_json::from_value(value)
-            .map(Some)
-            .map_err(serde::de::Error::custom),
-    }
+    Ok(Option::<T>::deserialize(deserializer)?.filter(|object| *object != T::default()))
 }
 
 /// Reads null as the default of the type.

@@ -14,6 +14,7 @@ pub mod etcd_backup;
 pub mod etcd_cluster;
 pub mod etcd_restore;
 pub mod names;
+pub mod quantity;
 pub mod store;
 pub mod validate;
 pub mod version;

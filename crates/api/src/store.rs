@@ -7,6 +7,7 @@ use crate::lenient::{empty_as_none, is_default, null_as_default};
 
 /// The kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum StorageType {
     /// S3, or a store that speaks its protocol.
     S3,
@@ -23,6 +24,7 @@ pub enum StorageType {
     File,
     /// A word that is none of these; it can only come from objects written before the schema knew them.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 

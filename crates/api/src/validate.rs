@@ -1,1 +1,199 @@
-//! What the schema cannot say.
+//! What the schema cannot say, or could not say when an object was stored: checked before a spec is acted on.
+//!
+//! A spec with a problem touches nothing; the words reach the status (design rule 8).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::etcd_cluster::{EtcdCluster, Tls};
+use crate::quantity;
+
+/// Something in a spec that cannot be acted on: the field, what is wrong, and what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("spec.{field}: {message}")]
+pub struct Problem {
+    /// The field, below `spec`.
+    pub field: String,
+    /// What is wrong and what to change.
+    pub message: String,
+}
+
+fn problem(field: impl Into<String>, message: impl Into<String>) -> Problem {
+    Problem {
+        field: field.into(),
+        message: message.into(),
+    }
+}
+
+impl EtcdCluster {
+    /// Everything in the spec that cannot be acted on.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if !(1..=7).contains(&self.spec.size) {
+            problems.push(problem(
+                "size",
+                format!("{} is not possible: choose a size from 1 to 7", self.spec.size),
+            ));
+        }
+        if let Err(error) = self.version() {
+            problems.push(problem("version", error.to_string()));
+        }
+        problems.extend(self.storage_problems());
+        problems.extend(self.label_problems());
+        problems.extend(self.certificate_problems());
+        problems
+    }
+
+    fn storage_problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let Some(storage) = &self.spec.storage else {
+            return problems;
+        };
+        if let Some(size) = storage
+            .size
+            .as_ref()
+            .filter(|size| quantity::bytes(size).is_none_or(|bytes| bytes < 1))
+        {
+            problems.push(problem(
+                "storage.size",
+                format!("\"{}\" is not a size: write it as 8Gi or 500Mi", size.0),
+            ));
+        }
+        // the schema compares two specs, not the spec with the cluster that runs
+        let started = self
+            .status
+            .as_ref()
+            .and_then(|status| status.bootstrap.as_ref())
+            .map(|record| record.ephemeral);
+        if let (Some(started), Some(wanted)) = (started, storage.ephemeral)
+            && started != wanted
+        {
+            problems.push(problem(
+                "storage.ephemeral",
+                format!("the cluster was started with ephemeral: {started}, which cannot change: set it back, or create another cluster"),
+            ));
+        }
+        problems
+    }
+
+    fn label_problems(&self) -> Vec<Problem> {
+        let empty = BTreeMap::new();
+        let pod = self.spec.pod.as_ref();
+        let maps = [
+            ("pod.labels", pod.map_or(&empty, |pod| &pod.labels)),
+            ("pod.nodeSelector", pod.map_or(&empty, |pod| &pod.node_selector)),
+            (
+                "service.labels",
+                self.spec.service.as_ref().map_or(&empty, |service| &service.labels),
+            ),
+        ];
+        let mut problems = Vec::new();
+        for (field, labels) in maps {
+            for (key, value) in labels {
+                if !is_label_key(key) {
+                    problems.push(problem(field, format!("\"{key}\" is not a label key: use letters, digits, '-', '_', '.', with an optional prefix as example.com/")));
+                } else if !is_label_value(value) {
+                    problems.push(problem(field, format!("the value \"{value}\" of {key} is not a label value: use at most 63 letters, digits, '-', '_', '.'")));
+                }
+            }
+        }
+        problems
+    }
+
+    fn certificate_problems(&self) -> Vec<Problem> {
+        let (field, addresses) = match self.tls() {
+            Tls::Auto(auto) => ("TLS.auto.ipAddresses", &auto.ip_addresses),
+            Tls::CertManager(certificates) => ("TLS.certManager.ipAddresses", &certificates.ip_addresses),
+            Tls::Off | Tls::Static(_) => return Vec::new(),
+        };
+        let wrong = addresses.iter().filter(|address| address.parse::<IpAddr>().is_err());
+        wrong
+            .map(|address| {
+                problem(
+                    field,
+                    format!("\"{address}\" is not an IP address: write names in dnsNames"),
+                )
+            })
+            .collect()
+    }
+}
+
+/// Kubernetes' rule for a part of a label: letters and digits at both ends, at most 63.
+fn is_label_name(text: &str) -> bool {
+    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= 63
+        && ends(bytes.first())
+        && ends(bytes.last())
+        && bytes
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+}
+
+fn is_label_value(text: &str) -> bool {
+    text.is_empty() || is_label_name(text)
+}
+
+fn is_label_key(text: &str) -> bool {
+    let Some((prefix, name)) = text.split_once('/') else {
+        return is_label_name(text);
+    };
+    let part = |part: &str| {
+        let inner = part
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        !part.is_empty() && inner && !part.starts_with('-') && !part.ends_with('-')
+    };
+    prefix.len() <= 253 && prefix.split('.').all(part) && is_label_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn problems(spec: serde_json::Value, status: serde_json::Value) -> Vec<String> {
+        let object = json!({"apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdCluster",
+            "metadata": {"name": "c", "namespace": "ns"}, "spec": spec, "status": status});
+        let cluster: EtcdCluster = serde_json::from_value(object).expect("a cluster");
+        cluster.problems().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_good_spec_has_no_problem() {
+        let spec = json!({"size": 3, "version": "v3.6.16", "storage": {"size": "8Gi"},
+            "pod": {"labels": {"example.com/team": "a-b_c.d", "empty": ""}}, "TLS": {"auto": {"ipAddresses": ["::1"]}}});
+        assert_eq!(problems(spec, json!(null)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_problem_names_the_field_and_the_fix() {
+        let spec = json!({"size": 0, "version": "3.8.1", "storage": {"size": "huge"},
+            "pod": {"labels": {"-a": "b"}, "nodeSelector": {"a": "b c"}}, "TLS": {"auto": {"ipAddresses": ["here"]}}});
+        let problems = problems(spec, json!(null));
+        for (field, fix) in [
+            ("spec.size", "from 1 to 7"),
+            ("spec.version", "from 3.2 to 3.7"),
+            ("spec.storage.size", "write it as 8Gi"),
+            ("spec.pod.labels", "use letters"),
+            ("spec.pod.nodeSelector", "at most 63"),
+            ("spec.TLS.auto.ipAddresses", "dnsNames"),
+        ] {
+            assert!(
+                problems
+                    .iter()
+                    .any(|text| text.starts_with(field) && text.contains(fix)),
+                "{field}: {problems:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_durable_cluster_does_not_become_ephemeral_by_adding_the_field_later() {
+        let status = json!({"bootstrap": {"token": "t", "seed": "c-x", "ephemeral": false}});
+        let found = problems(json!({"size": 1, "storage": {"ephemeral": true}}), status.clone());
+        assert!(found[0].contains("ephemeral: false, which cannot change"), "{found:?}");
+        // an old client that sends the object back drops the field: the record holds
+        assert_eq!(problems(json!({"size": 1}), status), Vec::<String>::new());
+    }
+}

@@ -64,6 +64,7 @@ pub struct AutoCompaction {
 
 /// How compaction counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum AutoCompactionMode {
     /// By time.
     #[default]
@@ -98,6 +99,7 @@ pub struct Recovery {
 
 /// What may be done when most members have lost their data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum OnQuorumLoss {
     /// Say so and touch nothing.
     #[default]
@@ -137,6 +139,7 @@ pub struct UpdateStrategy {
 
 /// When running pods are replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum UpdateStrategyType {
     /// One member after another, the leader last.
     #[default]
@@ -176,6 +179,7 @@ pub struct ServicePolicy {
 
 /// The type of the service for clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum ServiceType {
     /// Reached from within Kubernetes.
     #[default]
@@ -211,6 +215,7 @@ pub struct Metrics {
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum MetricsMode {
     /// The usual.
     #[default]

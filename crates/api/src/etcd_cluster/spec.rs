@@ -149,6 +149,7 @@ pub struct EtcdClusterSpec {
 
 /// How a new cluster is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum Bootstrap {
     /// One member first, which the others join.
     #[default]

@@ -94,6 +94,7 @@ pub struct EtcdClusterStatus {
 
 /// The phase of a cluster, as the old API had it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum Phase {
     /// Being created.
     Creating,
@@ -160,6 +161,7 @@ pub struct MemberStatus {
 
 /// The role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum MemberRole {
     /// Leads.
     Leader,
@@ -171,6 +173,7 @@ pub enum MemberRole {
 
 /// How a member is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum MemberHealth {
     /// It answers, and knows a leader.
     Healthy,
@@ -220,6 +223,7 @@ pub struct BootstrapRecord {
 
 /// How far a start is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum BootstrapPhase {
     /// Decided; the first members are being made and have never served.
     #[default]
@@ -290,6 +294,7 @@ pub struct RecoveryRecord {
 
 /// How far a recovery is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum RecoveryPhase {
     /// Quorum is lost; nothing has been touched.
     #[default]

@@ -39,6 +39,7 @@ pub struct Storage {
 
 /// Where ephemeral data is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum Medium {
     /// In a folder of the node.
     #[default]
@@ -49,6 +50,7 @@ pub enum Medium {
 
 /// What becomes of claims when their EtcdCluster is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
 pub enum Retain {
     /// They go with it.
     #[default]
