@@ -1,6 +1,7 @@
 //! `./x kube down`: ends what `up` started and removes every trace. It works from what is recorded and named after the
 //! cluster, so that it does the same after a crash, or twice.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
@@ -10,6 +11,9 @@ use super::layout::Run;
 use super::net;
 use super::process::Process;
 
+/// Where a node's containerd keeps a folder for each container.
+const STATE: &str = "containerd/io.containerd.grpc.v1.cri";
+
 pub(crate) fn run(run: &Run) -> Result<()> {
     for name in Process::recorded(run) {
         if let Some(process) = Process::find(run, &name) {
@@ -17,32 +21,40 @@ pub(crate) fn run(run: &Run) -> Result<()> {
         }
     }
     net::remove(run)?;
-    remove_cgroups(&format!("stateward-{}", run.name));
+    remove_cgroups(&containers(run));
     if run.folder.exists() {
         fs::remove_dir_all(&run.folder).with_context(|| format!("cannot remove {}", run.folder.display()))?;
     }
     Ok(())
 }
 
-/// The pods' control groups: under each controller of the old kind, or under the one root of the new.
-fn remove_cgroups(name: &str) {
+/// The IDs of every container and sandbox that the nodes' containerds know.
+fn containers(run: &Run) -> Vec<OsString> {
+    let nodes = fs::read_dir(&run.folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let kinds = nodes.flat_map(|node| ["containers", "sandboxes"].map(|kind| node.join(STATE).join(kind)));
+    kinds
+        .flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten())
+        .map(|entry| entry.file_name())
+        .collect()
+}
+
+/// The containers' control groups, which a container that was ended with its whole node could not remove: under each
+/// controller of the old kind, or under the one root of the new. The kernel refuses to remove one that is in use.
+fn remove_cgroups(containers: &[OsString]) {
     let root = Path::new("/sys/fs/cgroup");
     let controllers = fs::read_dir(root)
         .into_iter()
         .flatten()
         .flatten()
-        .map(|entry| entry.path().join(name));
-    for folder in controllers.chain([root.join(name)]).filter(|folder| folder.is_dir()) {
-        remove_empty(&folder);
-    }
-}
-
-/// Deepest first; the kernel refuses one that still has processes, which is then not ours to remove.
-fn remove_empty(folder: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_empty(&entry.path());
+        .map(|entry| entry.path());
+    for parent in controllers.chain([root.to_owned()]).map(|folder| folder.join("k8s.io")) {
+        for id in containers {
+            let _ = fs::remove_dir(parent.join(id));
         }
+        let _ = fs::remove_dir(&parent); // unless somebody else's containers are there too
     }
-    let _ = fs::remove_dir(folder);
 }

@@ -18,7 +18,7 @@ use super::build::{self, Parts};
 use super::layout::{Guest, Run};
 use super::objects::kubectl;
 use super::process::Process;
-use super::{guest, node, up};
+use super::{guest, net, node, up};
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
@@ -114,7 +114,7 @@ pub(crate) fn run(paths: &Paths, run: &Run, fault: &Fault) -> Result<()> {
         Fault::StopNode { node } => ground.stop_node(node),
         Fault::StartNode { node } => ground.start_node(paths, node),
         Fault::Cut { a, b, one_way } => ground.cut(a, b, *one_way),
-        Fault::Heal => ground.each_namespace("destroy table inet stateward_cut\n"),
+        Fault::Heal => ground.each_namespace("add table inet stateward_cut\ndelete table inet stateward_cut\n"),
     }
 }
 
@@ -176,9 +176,9 @@ impl Ground<'_> {
 
     fn stop_node(&self, node: &Guest) -> Result<()> {
         self.check_node(node)?;
-        Process::find(self.run, &node.to_string())
-            .with_context(|| format!("{node} does not run"))?
-            .end()
+        let process = Process::find(self.run, &node.to_string());
+        process.with_context(|| format!("{node} does not run"))?.end()?;
+        net::remove_node(self.run, node)
     }
 
     fn start_node(&self, paths: &Paths, node: &Guest) -> Result<()> {
@@ -186,6 +186,7 @@ impl Ground<'_> {
         if Process::find(self.run, &node.to_string()).is_some() {
             bail!("{node} runs already");
         }
+        net::make_node(self.run, node, self.nodes)?;
         guest::start(self.run, node)?;
         node::make_ready(self.parts, self.run, node, &build::images(paths)?[..1])?;
         up::wait_until_ready(self.parts, self.run, node)
@@ -233,6 +234,9 @@ impl Ground<'_> {
     fn each_namespace(&self, rules: &str) -> Result<()> {
         for guest in Guest::all(self.nodes) {
             let file = self.run.netns_file(&guest);
+            if !file.exists() {
+                continue; // a node that is stopped
+            }
             let mut nft = cmd("nsenter", [format!("--net={}", file.display())])
                 .args(["--", "nft", "-f", "-"])
                 .stdin(Stdio::piped())

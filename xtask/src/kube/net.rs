@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -16,35 +16,50 @@ use crate::shell::{cmd, output};
 /// Makes the namespaces, the bridge, the links and the routes.
 pub(crate) fn make(run: &Run, nodes: usize) -> Result<()> {
     let control = run.netns(&Guest::Control);
-    for guest in Guest::all(nodes) {
-        let ns = run.netns(&guest);
-        ip(&format!("netns add {ns}"))?;
-        ip(&format!("-n {ns} link set lo up"))?;
-    }
+    ip(&format!("netns add {control}"))?;
+    ip(&format!("-n {control} link set lo up"))?;
     ip(&format!("-n {control} link add bridge type bridge"))?;
     ip(&format!("-n {control} addr add {CONTROL}/{PREFIX} dev bridge"))?;
     ip(&format!("-n {control} link set bridge up"))?;
     // A local process needs some route to a service address before kube-proxy's rules send it elsewhere.
     ip(&format!("-n {control} route add default dev bridge"))?;
-    for guest in Guest::all(nodes).skip(1) {
-        let ns = run.netns(&guest);
-        ip(&format!(
-            "-n {ns} link add eth0 type veth peer name {guest} netns {control}"
-        ))?;
-        ip(&format!("-n {control} link set {guest} master bridge up"))?;
-        ip(&format!("-n {ns} addr add {}/{PREFIX} dev eth0", guest.address()))?;
-        ip(&format!("-n {ns} link set eth0 up"))?;
-        ip(&format!("-n {ns} route add default via {CONTROL}"))?;
-    }
-    for from in Guest::all(nodes) {
-        for to in Guest::all(nodes).filter(|to| *to != from) {
-            if let Some(pods) = to.pods() {
-                ip(&format!(
-                    "-n {} route add {pods} via {}",
-                    run.netns(&from),
-                    to.address()
-                ))?;
-            }
+    route_pods(run, &Guest::Control, nodes)?;
+    Guest::all(nodes)
+        .skip(1)
+        .try_for_each(|node| make_node(run, &node, nodes))
+}
+
+/// A node's namespace and its link to the bridge.
+pub(crate) fn make_node(run: &Run, node: &Guest, nodes: usize) -> Result<()> {
+    let (control, ns) = (run.netns(&Guest::Control), run.netns(node));
+    let Guest::Node(number) = node else {
+        bail!("{node} is not a node")
+    };
+    ip(&format!("netns add {ns}"))?;
+    ip(&format!("-n {ns} link set lo up"))?;
+    // Always the same hardware address: a node that comes back is the one its neighbours remember.
+    let hardware = format!("02:00:00:00:00:{number:02x}");
+    ip(&format!(
+        "-n {ns} link add eth0 address {hardware} type veth peer name {node} netns {control}"
+    ))?;
+    ip(&format!("-n {control} link set {node} master bridge up"))?;
+    ip(&format!("-n {ns} addr add {}/{PREFIX} dev eth0", node.address()))?;
+    ip(&format!("-n {ns} link set eth0 up"))?;
+    ip(&format!("-n {ns} route add default via {CONTROL}"))?;
+    route_pods(run, node, nodes)
+}
+
+/// Takes a node off the network and its namespace away. What the kernel still holds of it (connections that nobody
+/// answers outlive their process for a minute) is then cut off from everything.
+pub(crate) fn remove_node(run: &Run, node: &Guest) -> Result<()> {
+    ip(&format!("-n {} link delete {node}", run.netns(&Guest::Control)))?;
+    ip(&format!("netns delete {}", run.netns(node))).map(drop)
+}
+
+fn route_pods(run: &Run, from: &Guest, nodes: usize) -> Result<()> {
+    for to in Guest::all(nodes).filter(|to| to != from) {
+        if let Some(pods) = to.pods() {
+            ip(&format!("-n {} route add {pods} via {}", run.netns(from), to.address()))?;
         }
     }
     Ok(())

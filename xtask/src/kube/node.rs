@@ -23,7 +23,7 @@ pub(crate) fn daemons(run: &Run, parts: &Parts, node: &Guest) -> Result<Vec<Daem
     fs::create_dir_all(run.volumes(&node.to_string()))?;
     fs::write(folder.join("containerd.toml"), containerd_config(parts, &folder))?;
     fs::write(folder.join("cni/10-pods.conflist"), cni_config(node)?)?;
-    fs::write(folder.join("kubelet.json"), kubelet_config(run, node, &folder)?)?;
+    fs::write(folder.join("kubelet.json"), kubelet_config(run, &folder)?)?;
     fs::write(folder.join("proxy.json"), proxy_config(run, &node.to_string())?)?;
     let _ = fs::remove_file(ready(run, node)); // of an earlier life of this node
     let config = |file: &str| format!("--config={}", folder.join(file).display());
@@ -149,7 +149,7 @@ fn cni_config(node: &Guest) -> Result<String> {
     Ok(serde_json::to_string_pretty(&config)?)
 }
 
-fn kubelet_config(run: &Run, node: &Guest, folder: &Path) -> Result<String> {
+fn kubelet_config(run: &Run, folder: &Path) -> Result<String> {
     let config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
         "authentication": {
@@ -163,7 +163,6 @@ fn kubelet_config(run: &Run, node: &Guest, folder: &Path) -> Result<String> {
         "podLogsDir": folder.join("logs"),
         // Old and new cgroups, also where this process may not arrange them as it likes.
         "cgroupDriver": "cgroupfs", "cgroupsPerQOS": false, "enforceNodeAllocatable": [], "failCgroupV1": false,
-        "cgroupRoot": format!("/stateward-{}/{node}", run.name),
         "failSwapOn": false, "makeIPTablesUtilChains": false, "localStorageCapacityIsolation": false,
         // The machine's disk is shared with everything else: only a full one counts.
         "evictionHard": {
