@@ -2,7 +2,7 @@
 //! `x-kubernetes-*` marks in OpenAPI.
 //!
 //! One table, a line a type. After a field's name: `[key]` is a list merged by that key (several keys: patches use the
-//! first, apply all; `:` gives a key's default), `(key)` the same for apply only, `{set}` a list of distinct values,
+//! first, apply all; `:` gives a key's default), `(key)` the same for apply only, `*` after it says that an item is one value, `{set}` a list of distinct values,
 //! `{}` a map that apply treats as one value, `!retain` and `!replace` are patch strategies, `!nopatch` means that
 //! patches replace the list. `=Type` is the type below. What is not in the table: maps merge field by field, lists are
 //! one value.
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 const TABLE: &str = "
-ObjectMeta: finalizers{set} ownerReferences[uid]
+ObjectMeta: finalizers{set} ownerReferences[uid]*
 NodeAffinity: requiredDuringSchedulingIgnoredDuringExecution{}
 Affinity: nodeAffinity=NodeAffinity
 EnvVarSource: configMapKeyRef{} fieldRef{} fileKeyRef{} resourceFieldRef{} secretKeyRef{}
@@ -26,7 +26,7 @@ PersistentVolumeClaimSpec: dataSource{} selector{}
 PersistentVolumeClaimTemplate: metadata=ObjectMeta spec=PersistentVolumeClaimSpec
 EphemeralVolumeSource: volumeClaimTemplate=PersistentVolumeClaimTemplate
 Volume: cephfs=SecretRefSource cinder=SecretRefSource csi=CSIVolumeSource ephemeral=EphemeralVolumeSource flexVolume=SecretRefSource iscsi=SecretRefSource rbd=SecretRefSource scaleIO=SecretRefSource storageos=SecretRefSource
-PodSpec: affinity=Affinity containers[name]=Container ephemeralContainers[name]=EphemeralContainer hostAliases[ip] imagePullSecrets[name] initContainers[name]=Container nodeSelector{} resourceClaims[name]!retain resources=ResourceRequirements schedulingGates[name] topologySpreadConstraints[topologyKey+whenUnsatisfiable]=TopologySpreadConstraint volumes[name]!retain=Volume
+PodSpec: affinity=Affinity containers[name]=Container ephemeralContainers[name]=EphemeralContainer hostAliases[ip] imagePullSecrets[name]* initContainers[name]=Container nodeSelector{} resourceClaims[name]!retain resources=ResourceRequirements schedulingGates[name] topologySpreadConstraints[topologyKey+whenUnsatisfiable]=TopologySpreadConstraint volumes[name]!retain=Volume
 PodStatus: conditions[type] hostIPs[ip]!patchonly podIPs[ip] resourceClaimStatuses[name]!retain
 Pod: metadata=ObjectMeta spec=PodSpec status=PodStatus
 ServiceSpec: ports[port+protocol:TCP] selector{}
@@ -44,7 +44,7 @@ Node: metadata=ObjectMeta spec=NodeSpec status=NodeStatus
 Event: metadata=ObjectMeta involvedObject{} regarding{} related{}
 NamespaceStatus: conditions[type]
 Namespace: metadata=ObjectMeta status=NamespaceStatus
-ServiceAccount: metadata=ObjectMeta secrets[name]
+ServiceAccount: metadata=ObjectMeta secrets[name]*
 RoleBinding: metadata=ObjectMeta roleRef{}
 ClusterRoleBinding: metadata=ObjectMeta roleRef{}
 PodTemplateSpec: metadata=ObjectMeta spec=PodSpec
@@ -75,6 +75,8 @@ pub(crate) struct Field {
     /// Only patches merge the list, or only apply does.
     pub(crate) patch_only: bool,
     pub(crate) apply_only: bool,
+    /// Apply treats each item of the list as one value.
+    pub(crate) atomic_items: bool,
     /// The type below, for [`Type::of`].
     pub(crate) child: Option<&'static str>,
 }
@@ -86,7 +88,11 @@ pub(crate) struct Type(Option<&'static HashMap<&'static str, Field>>);
 impl Type {
     /// The type of a built-in kind, or of a part of one.
     pub(crate) fn of(name: &str) -> Type {
-        Type(table().get(name).or_else(|| table().get("Plain").filter(|_| !name.is_empty())))
+        Type(
+            table()
+                .get(name)
+                .or_else(|| table().get("Plain").filter(|_| !name.is_empty())),
+        )
     }
 
     /// The type below a field, without the fallback to a plain object.
@@ -115,7 +121,9 @@ fn table() -> &'static HashMap<&'static str, HashMap<&'static str, Field>> {
     static PARSED: OnceLock<HashMap<&'static str, HashMap<&'static str, Field>>> = OnceLock::new();
     PARSED.get_or_init(|| {
         let lines = TABLE.lines().filter_map(|line| line.split_once(": "));
-        lines.map(|(name, fields)| (name, fields.split(' ').map(parse).collect())).collect()
+        lines
+            .map(|(name, fields)| (name, fields.split(' ').map(parse).collect()))
+            .collect()
     })
 }
 
@@ -133,6 +141,7 @@ fn parse(text: &'static str) -> (&'static str, Field) {
         retain_keys: marks.contains("!retain"),
         patch_only: marks.contains("!patchonly"),
         apply_only: marks.starts_with('('),
+        atomic_items: marks.ends_with('*'),
         child,
         ..Field::default()
     };
@@ -140,7 +149,10 @@ fn parse(text: &'static str) -> (&'static str, Field) {
         let keys = marks[1..].split([']', ')']).next().unwrap_or_default();
         field.keys = keys
             .split('+')
-            .map(|key| key.split_once(':').map_or((key, None), |(key, default)| (key, Some(default))))
+            .map(|key| {
+                key.split_once(':')
+                    .map_or((key, None), |(key, default)| (key, Some(default)))
+            })
             .collect();
     }
     (name, field)
@@ -157,7 +169,10 @@ mod tests {
         let (containers, container) = pod_spec.field("containers");
         assert_eq!(containers.unwrap().keys, [("name", None)]);
         let (ports, _) = container.field("ports");
-        assert_eq!(ports.unwrap().keys, [("containerPort", None), ("protocol", Some("TCP"))]);
+        assert_eq!(
+            ports.unwrap().keys,
+            [("containerPort", None), ("protocol", Some("TCP"))]
+        );
         assert!(pod_spec.field("volumes").0.unwrap().retain_keys);
         assert!(pod_spec.field("nodeSelector").0.unwrap().atomic);
         assert!(Type::of("Lease").field("metadata").1.field("finalizers").0.unwrap().set);

@@ -7,12 +7,20 @@
 //! - [`custom::CustomKind::admit`]: prune and default an object, gives the unknown fields; then
 //!   [`custom::CustomKind::validate`] (or `validate_status` for the status subresource): schema, list types, CEL
 //!
+//! Patches and ownership:
+//! - [`strategic::patch`]: strategic merge patch of built-in kinds (custom kinds answer 415)
+//! - [`apply::apply`]: server-side apply; [`apply::track`]: `managedFields` after create, update and other patches. Both
+//!   take an [`apply::Kind`] (built-in by name, custom by schema) and an [`apply::Writer`]. Call `track` last before
+//!   storing, on the object as it will be stored; after `apply` admit and validate as on any write. Where an apply
+//!   changed nothing but times, nothing need be stored.
+//!
 //! Errors: [`error::FieldError`]: `Display` for messages, `cause()` for `details.causes`, [`error::aggregate`] for the
 //! text of a 422 (`Kind.group "name" is invalid: <aggregate>`).
 
 // The API server wires these one by one.
 #![allow(dead_code)]
 
+pub(crate) mod apply;
 pub(crate) mod cel;
 pub(crate) mod correlate;
 pub(crate) mod crd_check;

@@ -16,7 +16,7 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 /// A patch that cannot be applied; a 400 (or 422, as Kubernetes answers) with this text.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub(crate) enum PatchError {
-    #[error("cannot use patch directive {0} in {1}")]
+    #[error("unknown patch type: {0} in map: {1}")]
     UnknownDirective(String, String),
     #[error("map: {0} does not contain declared merge key: {1}")]
     NoMergeKey(String, String),
@@ -30,7 +30,9 @@ pub(crate) enum PatchError {
 
 /// Applies a strategic merge patch to an object of a built-in kind.
 pub(crate) fn patch(original: &mut Value, patch: &Value, kind: &str) -> Result<(), PatchError> {
-    let (Value::Object(original), Value::Object(patch)) = (original, patch) else { return Err(PatchError::NotAnObject) };
+    let (Value::Object(original), Value::Object(patch)) = (original, patch) else {
+        return Err(PatchError::NotAnObject);
+    };
     merge_map(original, patch, Type::of(kind))
 }
 
@@ -49,9 +51,14 @@ fn merge_map(original: &mut Map<String, Value>, patch: &Map<String, Value>, kind
         Some(other) => return Err(unknown_directive(other, patch)),
     }
     if let Some(keys) = patch.get(RETAIN) {
-        let keys = keys.as_array().ok_or(PatchError::BadDirective(RETAIN, " of the keys that stay"))?;
+        let keys = keys
+            .as_array()
+            .ok_or(PatchError::BadDirective(RETAIN, " of the keys that stay"))?;
         let in_patch = patch.iter().filter(|(k, v)| !v.is_null() && !k.starts_with('$'));
-        if in_patch.map(|(k, _)| k).any(|k| !keys.iter().any(|key| key == k.as_str())) {
+        if in_patch
+            .map(|(k, _)| k)
+            .any(|k| !keys.iter().any(|key| key == k.as_str()))
+        {
             return Err(PatchError::BadDirective(RETAIN, " that names every field of the patch"));
         }
         original.retain(|k, _| keys.iter().any(|key| key == k.as_str()));
@@ -59,7 +66,9 @@ fn merge_map(original: &mut Map<String, Value>, patch: &Map<String, Value>, kind
     let mut ordered: Vec<&str> = Vec::new();
     for (key, order) in patch {
         let Some(name) = key.strip_prefix(ORDER) else { continue };
-        let order = order.as_array().ok_or(PatchError::BadDirective("$setElementOrder", ""))?;
+        let order = order
+            .as_array()
+            .ok_or(PatchError::BadDirective("$setElementOrder", ""))?;
         set_order(original, patch, name, order, kind)?;
         ordered.push(name);
     }
@@ -68,7 +77,9 @@ fn merge_map(original: &mut Map<String, Value>, patch: &Map<String, Value>, kind
             continue;
         }
         if let Some(name) = key.strip_prefix(DELETE_FROM) {
-            let gone = value.as_array().ok_or(PatchError::BadDirective("$deleteFromPrimitiveList", ""))?;
+            let gone = value
+                .as_array()
+                .ok_or(PatchError::BadDirective("$deleteFromPrimitiveList", ""))?;
             if let Some(Value::Array(items)) = original.get_mut(name) {
                 items.retain(|item| !gone.contains(item));
             }
@@ -108,19 +119,23 @@ fn plain(value: &Value) -> Option<Value> {
             if map.get(PATCH).is_some_and(|directive| directive == "delete") {
                 return None;
             }
-            let kept = map.iter().filter(|(key, value)| !key.starts_with('$') && !value.is_null());
-            Value::Object(kept.filter_map(|(key, value)| Some((key.clone(), plain(value)?))).collect())
+            let kept = map
+                .iter()
+                .filter(|(key, value)| !key.starts_with('$') && !value.is_null());
+            Value::Object(
+                kept.filter_map(|(key, value)| Some((key.clone(), plain(value)?)))
+                    .collect(),
+            )
         }
         // An item that was nothing but a directive disappears with it.
-        Value::Array(items) => Value::Array(
-            items.iter().filter(|i| !only_directive(i)).filter_map(plain).collect(),
-        ),
+        Value::Array(items) => Value::Array(items.iter().filter(|i| !only_directive(i)).filter_map(plain).collect()),
         other => other.clone(),
     })
 }
 
 fn only_directive(item: &Value) -> bool {
-    item.as_object().is_some_and(|map| map.len() == 1 && map.contains_key(PATCH))
+    item.as_object()
+        .is_some_and(|map| map.len() == 1 && map.contains_key(PATCH))
 }
 
 /// The key by which patches merge a list; `None` when they replace it.
@@ -168,14 +183,17 @@ fn merge_list(
                 }
             }
             if replace {
-                *original = fresh.iter().filter_map(|map| plain(&Value::Object((*map).clone()))).collect();
+                *original = fresh
+                    .iter()
+                    .filter_map(|map| plain(&Value::Object((*map).clone())))
+                    .collect();
                 return Ok(());
             }
             let mut named = Vec::with_capacity(fresh.len());
             for map in fresh {
                 let value = map.get(key);
-                let value =
-                    value.ok_or_else(|| PatchError::NoMergeKey(Value::Object(map.clone()).to_string(), key.to_owned()))?;
+                let value = value
+                    .ok_or_else(|| PatchError::NoMergeKey(Value::Object(map.clone()).to_string(), key.to_owned()))?;
                 match original.iter_mut().find(|item| item.get(key) == Some(value)) {
                     Some(Value::Object(old)) => merge_map(old, map, kind)?,
                     _ => original.extend(plain(&Value::Object(map.clone()))),
@@ -204,11 +222,18 @@ fn set_order(
         let known = patched.iter().filter(|item| item.get(PATCH).is_none());
         for item in known {
             if !order.is_empty() && !rest.any(|other| same(item, other, key)) {
-                return Err(PatchError::Order(Value::from(patched.clone()).to_string(), Value::from(order).to_string()));
+                return Err(PatchError::Order(
+                    Value::from(patched.clone()).to_string(),
+                    Value::from(order).to_string(),
+                ));
             }
         }
     }
-    let server_order = original.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    let server_order = original
+        .get(name)
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
     let merged = match (original.get_mut(name), patched) {
         (None, None) => return Ok(()),
         (Some(Value::Array(old)), None) => std::mem::take(old),
@@ -219,7 +244,10 @@ fn set_order(
         (_, Some(new)) => new.iter().filter(|i| !only_directive(i)).filter_map(plain).collect(),
         (Some(_), None) => return Err(PatchError::BadDirective("$setElementOrder", "")),
     };
-    original.insert(name.to_owned(), Value::Array(in_order(merged, order, &server_order, key)));
+    original.insert(
+        name.to_owned(),
+        Value::Array(in_order(merged, order, &server_order, key)),
+    );
     Ok(())
 }
 
