@@ -92,12 +92,27 @@ pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
     ])
 }
 
-/// Names change with the pods: nothing is cached, neither here (`ttl 0`) nor by having the `cache` plugin.
+/// Names change with the pods: nothing is cached, neither here (`ttl 0`) nor by having the `cache` plugin. There is no other
+/// network, so that every other name is known not to exist.
 fn corefile(run: &Run) -> String {
     let config = kubeconfig(run, "coredns");
     format!(
-        ".:53 {{\n  bind {CONTROL}\n  errors\n  kubernetes cluster.local in-addr.arpa {{\n    kubeconfig {}\n    \
-         pods insecure\n    ttl 0\n  }}\n}}\n",
+        "cluster.local in-addr.arpa {{
+  bind {CONTROL}
+  errors
+  kubernetes {{
+    kubeconfig {}
+    pods insecure
+    ttl 0
+  }}
+}}
+. {{
+  bind {CONTROL}
+  template ANY ANY {{
+    rcode NXDOMAIN
+  }}
+}}
+",
         config.display()
     )
 }

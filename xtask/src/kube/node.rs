@@ -62,16 +62,18 @@ fn ready(run: &Run, node: &Guest) -> PathBuf {
     run.guest(node).join("ready")
 }
 
-/// Waits for the node's containerd, imports the images, and lets its kubelet start.
+/// Waits for the node's containerd, imports the images, and lets its kubelet start as soon as the first, `pause`, is there.
 pub(crate) fn make_ready(parts: &Parts, run: &Run, node: &Guest, archives: &[PathBuf]) -> Result<()> {
     wait_for("containerd", Duration::from_secs(60), || {
         output(ctr(parts, run, node).arg("version"))
     })?;
-    import(parts, run, node, archives)?;
+    let (pause, others) = archives.split_at(archives.len().min(1));
+    import(parts, run, node, pause)?;
     wait_for("the API server", Duration::from_secs(60), || {
         expect(&api_ready(run)).map(drop)
     })?;
-    Ok(fs::write(ready(run, node), "")?)
+    fs::write(ready(run, node), "")?;
+    import(parts, run, node, others)
 }
 
 /// `./x kube load`: imports archives on every node.
