@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::lenient::{empty_as_none, is_default, null_as_default};
+use crate::lenient::{is_default, null_as_default, time_or_none};
 
 /// The types of conditions that the kinds here carry.
 pub mod types {
@@ -53,10 +53,10 @@ pub struct Condition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// When anything in this condition last changed.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub last_update_time: Option<Time>,
     /// When the status last changed.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
     /// Why, in one word, for programs.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]

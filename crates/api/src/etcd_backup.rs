@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
-use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default};
+use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default, time_or_none};
 use crate::store::{StorageType, Store, StoreBlocks, StoreError};
 
 /// What to back up, where to, and how often.
@@ -201,7 +201,7 @@ pub struct EtcdBackupStatus {
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub etcd_revision: i64,
     /// When the last good backup was complete.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub last_success_date: Option<Time>,
     /// The generation of the spec that this was said of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -219,7 +219,7 @@ pub struct EtcdBackupStatus {
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub consecutive_failures: i64,
     /// When the next backup is due.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub next_backup_time: Option<Time>,
     /// The backups that are kept, newest first; the list is bounded, the store may hold more.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
@@ -240,10 +240,10 @@ pub struct BackupAttempt {
     #[serde(default)]
     pub pod: String,
     /// When it started.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     /// The scheduled time it stands for.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub scheduled_for: Option<Time>,
 }
 
@@ -276,13 +276,13 @@ pub struct BackupRecord {
     #[serde(default)]
     pub sha256: String,
     /// When it was complete.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
     /// Milliseconds from the first byte to the proof.
     #[serde(default)]
     pub duration_millis: i64,
     /// How it was proven.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub verified: Option<Verify>,
     /// Keys found in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -300,7 +300,7 @@ pub struct RestorablePoint {
     #[serde(default)]
     pub revision: i64,
     /// When that revision was seen.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 }
 

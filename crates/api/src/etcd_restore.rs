@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
 use crate::etcd_backup::{Encryption, ObjectName};
-use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default};
+use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default, time_or_none};
 use crate::store::{StorageType, Store, StoreBlocks, StoreError};
 
 /// Which cluster to put back, and from what.
@@ -133,10 +133,10 @@ pub struct EtcdRestoreStatus {
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub old_claims: Vec<ClaimRecord>,
     /// When it started.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     /// When the restored cluster served.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
 }
 

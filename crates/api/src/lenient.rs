@@ -1,5 +1,6 @@
 //! Empty means unset: deserializers for what compiled clients of the old API send for fields that are not set.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -34,6 +35,24 @@ where
     T: Default + PartialEq + Deserialize<'de>,
 {
     Ok(Option::<T>::deserialize(deserializer)?.filter(|object| *object != T::default()))
+}
+
+/// Reads null and `""` as the default of the type.
+pub(crate) fn empty_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + DeserializeOwned,
+{
+    Ok(empty_as_none(deserializer)?.unwrap_or_default())
+}
+
+/// Reads a time of a status, where the old API has plain text: what is no time is no time, and no reason to be unable to
+/// read the object.
+pub(crate) fn time_or_none<'de, D>(deserializer: D) -> Result<Option<Time>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    Ok(serde_json::from_value(Value::deserialize(deserializer)?).ok())
 }
 
 /// Reads null as the default of the type.

@@ -7,6 +7,8 @@ use std::net::IpAddr;
 
 use crate::etcd_cluster::{EtcdCluster, Tls};
 use crate::quantity;
+use crate::store::StoreError;
+use crate::{EtcdBackup, EtcdRestore};
 
 /// Something in a spec that cannot be acted on: the field, what is wrong, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,6 +120,48 @@ impl EtcdCluster {
     }
 }
 
+impl EtcdBackup {
+    /// Everything in the spec that cannot be acted on.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems: Vec<Problem> = self.spec.plan.store().err().map(store_problem).into_iter().collect();
+        if self.spec.etcd_endpoints.is_empty() == self.spec.cluster_ref.is_none() {
+            problems.push(problem(
+                "clusterRef",
+                "name what to back up: set either clusterRef.name or etcdEndpoints",
+            ));
+        }
+        problems
+    }
+}
+
+impl EtcdRestore {
+    /// Everything in the spec that cannot be acted on.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        match (&self.spec.backup_ref, self.spec.store()) {
+            (None, Err(error)) => problems.push(store_problem(error)),
+            (Some(_), Ok(_) | Err(StoreError::Several | StoreError::Mismatch)) => {
+                problems.push(problem(
+                    "backupRef",
+                    "a store block names a backup too: keep one of them",
+                ));
+            }
+            (None, Ok(_)) | (Some(_), Err(StoreError::Missing)) => {}
+        }
+        if Some(self.cluster_name()) != self.metadata.name.as_deref() {
+            problems.push(problem(
+                "etcdCluster.name",
+                "an EtcdRestore is named like the cluster that it puts back: create one with that name",
+            ));
+        }
+        problems
+    }
+}
+
+fn store_problem(error: StoreError) -> Problem {
+    problem("storageType", error.to_string())
+}
+
 /// Kubernetes' rule for a part of a label: letters and digits at both ends, at most 63.
 fn is_label_name(text: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
@@ -186,6 +230,37 @@ mod tests {
                 "{field}: {problems:?}"
             );
         }
+    }
+
+    #[test]
+    fn backups_and_restores_say_what_is_missing() {
+        let object = |kind: &str, spec: serde_json::Value| json!({"apiVersion": "etcd.database.coreos.com/v1beta2", "kind": kind, "metadata": {"name": "c"}, "spec": spec});
+        let backup = |spec| {
+            serde_json::from_value::<EtcdBackup>(object("EtcdBackup", spec))
+                .expect("a backup")
+                .problems()
+        };
+        let restore = |spec| {
+            serde_json::from_value::<EtcdRestore>(object("EtcdRestore", spec))
+                .expect("a restore")
+                .problems()
+        };
+        assert_eq!(
+            backup(json!({"clusterRef": {"name": "c"}, "s3": {"path": "b/k"}})),
+            vec![]
+        );
+        assert_eq!(backup(json!({})).len(), 2);
+        assert_eq!(
+            backup(json!({"etcdEndpoints": ["e"], "s3": {"path": "b/k"}, "gcs": {"path": "b/k"}})).len(),
+            1
+        );
+        assert_eq!(restore(json!({"backupRef": {"name": "nightly"}})), vec![]);
+        assert_eq!(restore(json!({"s3": {"path": "b/k"}})), vec![]);
+        assert_eq!(restore(json!({"etcdCluster": {"name": "other"}})).len(), 2);
+        assert_eq!(
+            restore(json!({"backupRef": {"name": "nightly"}, "s3": {"path": "b/k"}})).len(),
+            1
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Bootstrap, OnQuorumLoss};
 use crate::conditions::Condition;
 use crate::etcd_restore::ClaimRecord;
-use crate::lenient::{empty_as_none, is_default, null_as_default};
+use crate::lenient::{empty_as_default, empty_as_none, is_default, null_as_default, time_or_none};
 
 /// What is known of the cluster, and what is being done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -134,7 +134,7 @@ pub struct MemberStatus {
     #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub role: Option<MemberRole>,
     /// Healthy, Starting, Unhealthy, Unreachable or Failed.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "empty_as_default")]
     pub health: MemberHealth,
     /// What is wrong with it, in words.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -196,7 +196,7 @@ pub struct BootstrapRecord {
     #[serde(default)]
     pub token: String,
     /// How it is started.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "empty_as_default")]
     pub strategy: Bootstrap,
     /// The first member, or with Parallel the first of them.
     #[serde(default)]
@@ -208,13 +208,13 @@ pub struct BootstrapRecord {
     #[serde(default)]
     pub ephemeral: bool,
     /// How far it is.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "empty_as_default")]
     pub phase: BootstrapPhase,
     /// When it was decided.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     /// When the first members served.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
     /// UID of the EtcdRestore whose backup the seed starts from.
     #[serde(rename = "restoreUID", default, skip_serializing_if = "is_default")]
@@ -249,7 +249,7 @@ pub struct PendingMember {
     #[serde(default, skip_serializing_if = "is_default")]
     pub replaces: String,
     /// When it was decided.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 }
 
@@ -261,19 +261,19 @@ pub struct RecoveryRecord {
     #[serde(default)]
     pub generation: i64,
     /// How: FromSurvivor or FromBackup; Report while only the loss is recorded.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "empty_as_default")]
     pub method: OnQuorumLoss,
     /// How far it is.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "empty_as_default")]
     pub phase: RecoveryPhase,
     /// When quorum was found lost.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub lost_at: Option<Time>,
     /// When it was decided.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     /// When the new cluster served.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
     /// Token of the new logical cluster.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -318,7 +318,7 @@ pub struct UpgradeRecord {
     #[serde(default)]
     pub to: String,
     /// When it was decided.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     /// The EtcdBackup taken before it.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -345,7 +345,7 @@ pub struct TlsStatus {
     #[serde(default, skip_serializing_if = "is_default")]
     pub stage: String,
     /// When the first of the certificates in use ends.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Time>,
 }
 
@@ -354,10 +354,10 @@ pub struct TlsStatus {
 #[serde(rename_all = "camelCase")]
 pub struct MaintenanceStatus {
     /// When the last defragmentation of all members was complete.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub last_defragmentation: Option<Time>,
     /// When the last NOSPACE or CORRUPT alarm was cleared.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub last_alarm_cleared: Option<Time>,
 }
 
@@ -372,7 +372,7 @@ pub struct Operation {
     #[serde(default, skip_serializing_if = "is_default")]
     pub member: String,
     /// When it was first seen or decided.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
     /// Whatever else it needs.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
