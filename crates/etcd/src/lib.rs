@@ -1,1 +1,20 @@
-//! The wire side of etcd.
+//! The wire side of etcd: membership, status, alarms, care and snapshots, over gRPC. It touches nothing but the network.
+//!
+//! The client is our own and small, on tonic and prost with messages written by hand ([`messages`]): the `etcd-client`
+//! crate needs `protoc` to build, lacks the downgrade call, and dials the name that it verifies. We dial a pod's address
+//! at once, before DNS knows it, and verify the name that the member's certificate carries.
+//!
+//! Servers from 3.2 to 3.7 are spoken to. What an old server does not know it leaves empty; what a new one adds is skipped.
+
+mod ask;
+mod client;
+mod connection;
+mod error;
+pub mod messages;
+mod snapshot;
+
+pub use ask::{Asked, ask, prove_list, spread_alarms};
+pub use client::{Client, Downgrade};
+pub use connection::{Timeouts, Tls, TlsError};
+pub use error::{Error, Result};
+pub use snapshot::{SnapshotError, verified};

@@ -1,0 +1,181 @@
+//! What members say, in the planner's words.
+
+use std::collections::BTreeMap;
+
+use stateward_api::EtcdVersion;
+use stateward_plan::etcd::{Alarm, Answer, ClusterId, Listed, MemberId, MemberList, MemberName, Voice};
+
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::messages::{AlarmType, Member, RangeRequest, StatusResponse};
+
+/// A member's answer, and what it knows of everybody's alarms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its words about itself; its own alarms included.
+    pub answer: Answer,
+    /// The alarms of all members, as far as it knows.
+    pub alarms: Vec<(MemberId, Alarm)>,
+}
+
+/// Asks one member about itself, from its own knowledge: no quorum is needed for the answer.
+///
+/// The list of a learner is empty: etcd refuses nearly every call to one.
+pub async fn ask(client: &Client) -> Result<Asked> {
+    let status = client.status().await?;
+    let header = status.header.clone().unwrap_or_default();
+    let version: EtcdVersion = status
+        .version
+        .parse()
+        .map_err(|_| Error::Refused(format!("it says that its version is \"{}\"", status.version)))?;
+    let list = if status.is_learner {
+        Vec::new()
+    } else {
+        let response = client.member_list(false).await?;
+        response.members.into_iter().map(listed).collect()
+    };
+    let id = MemberId(header.member_id);
+    let leader = Some(status.leader).filter(|leader| *leader != 0).map(MemberId);
+    let alarms = alarms(client, &status, &version, leader == Some(id)).await;
+    let db_size = unsigned(status.db_size);
+    let answer = Answer {
+        id,
+        cluster: ClusterId(header.cluster_id),
+        leader,
+        learner: status.is_learner,
+        // Before 3.4 nothing says how much is in use: all of it, then, so that nobody defragments for nothing.
+        db_in_use: if version.at_least(3, 4, 0) {
+            unsigned(status.db_size_in_use)
+        } else {
+            db_size
+        },
+        version,
+        term: status.raft_term,
+        index: status.raft_index,
+        db_size,
+        alarms: own(&alarms, id),
+        list,
+    };
+    Ok(Asked { answer, alarms })
+}
+
+/// The alarms that a member knows of. From 3.4 on its status lists them; before, the leader is asked, since the
+/// question goes through etcd's log and one a round is enough.
+async fn alarms(
+    client: &Client,
+    status: &StatusResponse,
+    version: &EtcdVersion,
+    leads: bool,
+) -> Vec<(MemberId, Alarm)> {
+    if version.at_least(3, 4, 0) {
+        return status.errors.iter().filter_map(|text| read_alarm(text)).collect();
+    }
+    if !leads {
+        return Vec::new();
+    }
+    let known = client.alarms().await.unwrap_or_default();
+    known
+        .iter()
+        .filter_map(|alarm| {
+            let kind = match alarm.alarm() {
+                AlarmType::NoSpace => Alarm::NoSpace,
+                AlarmType::Corrupt => Alarm::Corrupt,
+                AlarmType::None => return None,
+            };
+            Some((MemberId(alarm.member_id), kind))
+        })
+        .collect()
+}
+
+/// Reads `memberID:1234 alarm:NOSPACE`, as etcd writes alarms into the errors of its status.
+fn read_alarm(text: &str) -> Option<(MemberId, Alarm)> {
+    let mut id = 0;
+    let mut alarm = None;
+    for word in text.split_whitespace() {
+        match word.split_once(':')? {
+            ("memberID", number) => id = number.parse().ok()?,
+            ("alarm", "NOSPACE") => alarm = Some(Alarm::NoSpace),
+            ("alarm", "CORRUPT") => alarm = Some(Alarm::Corrupt),
+            _ => return None,
+        }
+    }
+    Some((MemberId(id), alarm?))
+}
+
+/// Tells every member's answer the alarms that others know of it.
+pub fn spread_alarms(voices: &mut BTreeMap<MemberName, Voice>, known: &[(MemberId, Alarm)]) {
+    for voice in voices.values_mut() {
+        if let Voice::Answered(answer) = voice {
+            answer.alarms.extend(own(known, answer.id));
+            answer.alarms.sort_unstable();
+            answer.alarms.dedup();
+        }
+    }
+}
+
+fn own(alarms: &[(MemberId, Alarm)], id: MemberId) -> Vec<Alarm> {
+    alarms
+        .iter()
+        .filter(|(of, _)| *of == id)
+        .map(|(_, alarm)| *alarm)
+        .collect()
+}
+
+/// The member list, proven by a quorum while this runs. Fails when there is none.
+///
+/// A server from 3.5 on asks a quorum when told to. An older one answers from its own knowledge: there a linearizable
+/// read goes first, after which the same member has applied every change that was agreed before the read began.
+pub async fn prove_list(client: &Client, answer: &Answer) -> Result<MemberList> {
+    let asks_quorum = answer.version.at_least(3, 5, 0);
+    if !asks_quorum {
+        let read = RangeRequest {
+            key: b"\0".to_vec(),
+            count_only: true,
+            ..RangeRequest::default()
+        };
+        match client.range(read).await {
+            // Rights are looked at after the quorum was asked, so a refusal for lack of them proves as much.
+            Ok(_) | Err(Error::Permission(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let response = client.member_list(asks_quorum).await?;
+    let header = response.header.unwrap_or_default();
+    Ok(MemberList {
+        cluster: ClusterId(header.cluster_id),
+        leader: answer.leader,
+        members: response.members.into_iter().map(listed).collect(),
+    })
+}
+
+fn listed(member: Member) -> Listed {
+    Listed {
+        id: MemberId(member.id),
+        name: Some(member.name).filter(|name| !name.is_empty()).map(MemberName),
+        peer_urls: member.peer_urls,
+        learner: member.is_learner,
+    }
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alarms_are_read_from_the_status() {
+        assert_eq!(
+            read_alarm("memberID:10501334649042878790 alarm:NOSPACE "),
+            Some((MemberId(10501334649042878790), Alarm::NoSpace))
+        );
+        assert_eq!(
+            read_alarm("memberID:7 alarm:CORRUPT"),
+            Some((MemberId(7), Alarm::Corrupt))
+        );
+        assert_eq!(read_alarm("etcdserver: no leader"), None);
+        assert_eq!(read_alarm("memberID:7 alarm:SOMETHING"), None);
+    }
+}

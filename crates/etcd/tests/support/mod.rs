@@ -1,0 +1,165 @@
+//! Real etcd processes on loopback ports, ended with the test.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use stateward_api::EtcdVersion;
+use stateward_etcd::{Client, Timeouts, Tls};
+
+/// A program of etcd.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub version: EtcdVersion,
+    pub path: PathBuf,
+}
+
+/// Every etcd that is at hand, oldest first. None at all fails the test: it must not pass by skipping.
+pub fn programs() -> Vec<Program> {
+    let folder = std::env::var_os("STATEWARD_ETCD_DIR").map_or_else(cache, PathBuf::from);
+    let mut found: Vec<Program> = std::fs::read_dir(&folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            let path = entry.path().join("etcd");
+            path.is_file().then_some(Program { version, path })
+        })
+        .collect();
+    found.sort_by(|a, b| a.version.cmp(&b.version));
+    assert!(
+        !found.is_empty(),
+        "no etcd in {}: run ./x setup, or set STATEWARD_ETCD_DIR to a folder with <version>/etcd",
+        folder.display()
+    );
+    found
+}
+
+fn cache() -> PathBuf {
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+    let cache = std::env::var_os("STATEWARD_CACHE").map_or_else(
+        || {
+            std::env::var_os("XDG_CACHE_HOME")
+                .map_or_else(|| home().join(".cache"), PathBuf::from)
+                .join("stateward")
+        },
+        PathBuf::from,
+    );
+    cache.join("etcd")
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// A running member.
+pub struct Etcd {
+    child: Child,
+    _folder: tempfile::TempDir,
+    pub client: SocketAddr,
+    pub peer_url: String,
+}
+
+pub struct Start<'a> {
+    pub name: &'a str,
+    pub peer_port: u16,
+    pub state: &'a str,
+    pub initial_cluster: &'a str,
+    pub extra: Vec<String>,
+}
+
+impl Etcd {
+    /// The first member of a new cluster.
+    pub fn first(program: &Program, extra: &[&str]) -> Self {
+        let port = free_port();
+        let initial = format!("m1=http://127.0.0.1:{port}");
+        let start = Start {
+            name: "m1",
+            peer_port: port,
+            state: "new",
+            initial_cluster: &initial,
+            extra: extra.iter().map(ToString::to_string).collect(),
+        };
+        Self::start(program, start)
+    }
+
+    pub fn start(program: &Program, start: Start<'_>) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client_port = free_port();
+        let scheme = if start.extra.iter().any(|flag| flag.starts_with("--cert-file")) {
+            "https"
+        } else {
+            "http"
+        };
+        let client_url = format!("{scheme}://127.0.0.1:{client_port}");
+        let peer_url = format!("http://127.0.0.1:{}", start.peer_port);
+        let child = Command::new(&program.path)
+            .args(["--name", start.name, "--data-dir"])
+            .arg(folder.path().join("data"))
+            .args([
+                "--listen-client-urls",
+                &client_url,
+                "--advertise-client-urls",
+                &client_url,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peer_url,
+                "--initial-advertise-peer-urls",
+                &peer_url,
+            ])
+            .args(["--initial-cluster", start.initial_cluster])
+            .args(["--initial-cluster-state", start.state])
+            .args(&start.extra)
+            .stdout(Stdio::null())
+            .stderr(log(folder.path()))
+            .spawn()
+            .expect("etcd starts");
+        Self {
+            child,
+            _folder: folder,
+            client: SocketAddr::from(([127, 0, 0, 1], client_port)),
+            peer_url,
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(self.client, None, Timeouts::default()).expect("a client")
+    }
+
+    pub fn tls_client(&self, tls: &Tls, name: &str) -> Client {
+        Client::new(self.client, Some((tls, name)), Timeouts::default()).expect("a client")
+    }
+
+    /// Ends it as a crash would.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn log(folder: &Path) -> Stdio {
+    std::fs::File::create(folder.join("log")).map_or_else(|_| Stdio::null(), Stdio::from)
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits until a condition gives something.
+pub async fn until<T, F: AsyncFnMut() -> Option<T>>(what: &str, mut condition: F) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = condition().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited 60 s for: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
