@@ -8,7 +8,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Nobody answered at that address, or not with this certificate. This alone proves nothing about the member.
+    /// Nobody answered at that address, or not with this certificate, or the connection broke (then a change may have
+    /// happened). This alone proves nothing about the member.
     #[error("not reached: {0}")]
     Unreachable(String),
     /// No answer in time. A change may have happened or may still happen: look before doing it again.
@@ -81,6 +82,7 @@ impl From<Status> for Error {
             _ if says("user name is empty") || says("invalid auth token") => Self::Permission(words),
             Code::PermissionDenied | Code::Unauthenticated => Self::Permission(words),
             Code::Unimplemented => Self::Unsupported(words),
+            Code::Cancelled if has_transport_source(&status) => Self::Unreachable(words),
             Code::DeadlineExceeded | Code::Cancelled => Self::TimedOut(words),
             Code::Unavailable if !says("etcdserver:") => Self::Unreachable(words),
             Code::Unknown if !says("etcdserver:") && has_transport_source(&status) => Self::Unreachable(words),

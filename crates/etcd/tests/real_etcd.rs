@@ -33,7 +33,7 @@ async fn a_member_tells_about_itself_and_a_quorum_proves_the_list() {
         .await;
         assert_eq!(list.cluster, answer.cluster);
         assert_eq!(list.members.len(), 1);
-        assert_eq!(list.members[0].peer_urls, [etcd.peer_url.clone()]);
+        assert_eq!(list.members[0].peer_urls, std::slice::from_ref(&etcd.peer_url));
         assert!(client.member_list(false).await.expect("a list").members[0].client_urls[0].contains("127.0.0.1"));
 
         client.put("a", "1").await.expect("put");
@@ -120,10 +120,11 @@ async fn learners_join_and_are_promoted_when_they_have_caught_up() {
         assert!(matches!(refused, Err(Error::NotYet(_))), "{refused:?}");
 
         // leadership moves, and only the leader can move it
-        let wrong = learner
-            .move_leader(MemberId(added.id))
-            .await
-            .expect_err("a follower cannot");
+        let wrong = until("the learner to know that it votes", async || {
+            let error = learner.move_leader(MemberId(added.id)).await.err()?;
+            (!matches!(&error, Error::Refused(why) if why.contains("learner"))).then_some(error)
+        })
+        .await;
         assert!(matches!(wrong, Error::NotYet(_)), "{wrong:?}");
         until("the hand-over", async || {
             client.move_leader(MemberId(added.id)).await.ok()

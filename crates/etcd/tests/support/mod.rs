@@ -10,13 +10,13 @@ use stateward_etcd::{Client, Timeouts, Tls};
 
 /// A program of etcd.
 #[derive(Clone, Debug)]
-pub struct Program {
-    pub version: EtcdVersion,
-    pub path: PathBuf,
+pub(crate) struct Program {
+    pub(crate) version: EtcdVersion,
+    pub(crate) path: PathBuf,
 }
 
 /// Every etcd that is at hand, oldest first. None at all fails the test: it must not pass by skipping.
-pub fn programs() -> Vec<Program> {
+pub(crate) fn programs() -> Vec<Program> {
     let folder = std::env::var_os("STATEWARD_ETCD_DIR").map_or_else(cache, PathBuf::from);
     let mut found: Vec<Program> = std::fs::read_dir(&folder)
         .into_iter()
@@ -51,30 +51,30 @@ fn cache() -> PathBuf {
 }
 
 /// A port that was free a moment ago.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
     listener.local_addr().expect("its address").port()
 }
 
 /// A running member.
-pub struct Etcd {
+pub(crate) struct Etcd {
     child: Child,
     _folder: tempfile::TempDir,
-    pub client: SocketAddr,
-    pub peer_url: String,
+    pub(crate) client: SocketAddr,
+    pub(crate) peer_url: String,
 }
 
-pub struct Start<'a> {
-    pub name: &'a str,
-    pub peer_port: u16,
-    pub state: &'a str,
-    pub initial_cluster: &'a str,
-    pub extra: Vec<String>,
+pub(crate) struct Start<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) peer_port: u16,
+    pub(crate) state: &'a str,
+    pub(crate) initial_cluster: &'a str,
+    pub(crate) extra: Vec<String>,
 }
 
 impl Etcd {
     /// The first member of a new cluster.
-    pub fn first(program: &Program, extra: &[&str]) -> Self {
+    pub(crate) fn first(program: &Program, extra: &[&str]) -> Self {
         let port = free_port();
         let initial = format!("m1=http://127.0.0.1:{port}");
         let start = Start {
@@ -87,7 +87,7 @@ impl Etcd {
         Self::start(program, start)
     }
 
-    pub fn start(program: &Program, start: Start<'_>) -> Self {
+    pub(crate) fn start(program: &Program, start: Start<'_>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let client_port = free_port();
         let scheme = if start.extra.iter().any(|flag| flag.starts_with("--cert-file")) {
@@ -127,16 +127,16 @@ impl Etcd {
         }
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::new(self.client, None, Timeouts::default()).expect("a client")
     }
 
-    pub fn tls_client(&self, tls: &Tls, name: &str) -> Client {
+    pub(crate) fn tls_client(&self, tls: &Tls, name: &str) -> Client {
         Client::new(self.client, Some((tls, name)), Timeouts::default()).expect("a client")
     }
 
     /// Ends it as a crash would.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -153,7 +153,7 @@ impl Drop for Etcd {
 }
 
 /// Waits until a condition gives something.
-pub async fn until<T, F: AsyncFnMut() -> Option<T>>(what: &str, mut condition: F) -> T {
+pub(crate) async fn until<T, F: AsyncFnMut() -> Option<T>>(what: &str, mut condition: F) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(found) = condition().await {
