@@ -144,10 +144,11 @@ impl Cluster {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let authenticator = Authenticator::new(pki.ca.clone(), pki.admin_token.clone(), pki.token_key.clone());
-        let server = Server::new(store, authenticator, network, stop.clone());
+        let server = Server::new(store, authenticator, network, stop.clone(), tasks.clone());
         api::bootstrap(&server)
             .await
             .map_err(|e| StartError::Bootstrap(e.to_string()))?;
+        server.resume();
         for listener in [listener, for_pods] {
             tasks.spawn(api::listen::run(server.clone(), listener, tls.clone(), tasks.clone()));
         }

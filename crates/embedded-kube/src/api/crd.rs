@@ -3,14 +3,26 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
+use super::errors::{FieldError, Result, Status};
 use super::meta;
 use super::resources::{Resource, Rules, SCALE, STATUS};
+use super::rest::Call;
+use super::rest::delete::{self, DeleteOptions};
 use super::rest::scale::ScalePaths;
+use super::rest::update::{Part, modify};
+use super::server::Server;
+use super::store::Key;
+use crate::schema::{crd_check, custom};
 
 /// The storage name of the definitions.
 pub(crate) const STORAGE: &str = "customresourcedefinitions.apiextensions.k8s.io";
+
+/// Holds a definition until all its objects are gone.
+pub(crate) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// A kind that a definition adds, in all its versions.
 #[derive(Debug)]
@@ -25,7 +37,9 @@ pub(crate) struct CustomKind {
 #[derive(Debug)]
 pub(crate) struct CustomVersion {
     pub(crate) scale: Option<ScalePaths>,
+    /// `additionalPrinterColumns`
     pub(crate) columns: Value,
+    pub(crate) schema: custom::CustomKind,
 }
 
 impl CustomKind {
@@ -38,7 +52,19 @@ impl CustomKind {
     }
 
     /// Prunes and defaults an object, noting the fields that were not known.
-    pub(crate) fn shape(&self, _version: &str, _value: &mut Value, _unknown: &mut Vec<String>) {}
+    pub(crate) fn shape(&self, version: &str, value: &mut Value, unknown: &mut Vec<String>) {
+        if let Some(version) = self.versions.get(version) {
+            unknown.extend(version.schema.admit(value));
+        }
+    }
+
+    pub(crate) fn validate(&self, version: &str, old: Option<&Value>, new: &Value, part: Part) -> Vec<FieldError> {
+        match (self.versions.get(version), old) {
+            (None, _) => Vec::new(),
+            (Some(version), Some(old)) if part == Part::Status => version.schema.validate_status(new, old),
+            (Some(version), old) => version.schema.validate(new, old),
+        }
+    }
 }
 
 /// What the stored definitions serve.
@@ -129,9 +155,12 @@ fn custom_version(version: &Value) -> CustomVersion {
         status_replicas: pointer(&scale["statusReplicasPath"]).unwrap_or_default(),
         selector: pointer(&scale["labelSelectorPath"]),
     });
+    // Definitions were checked when they were stored; one that no longer compiles validates nothing.
+    let schema = custom::CustomKind::new(&version["schema"]["openAPIV3Schema"], "").unwrap_or_default();
     CustomVersion {
         scale,
         columns: version["additionalPrinterColumns"].clone(),
+        schema,
     }
 }
 
@@ -169,4 +198,101 @@ pub(crate) fn complete(crd: &mut Value, old: Option<&Value>) {
             ])
         });
     crd["status"] = json!({"conditions": conditions, "acceptedNames": accepted, "storedVersions": stored});
+}
+
+/// What is wrong with a definition.
+pub(crate) fn validate(crd: &Value) -> Vec<FieldError> {
+    let mut errors = crd_check::check(crd);
+    for (path, schema) in crd_check::schemas(&crd["spec"]) {
+        if let Err(wrong) = custom::CustomKind::new(schema, &path) {
+            errors.extend(wrong);
+        }
+    }
+    errors
+}
+
+/// No new objects of a kind whose definition is going away.
+pub(crate) fn refuse_while_terminating(call: &Call) -> Result<()> {
+    let definition = call.server.store.get(&Key::new(STORAGE, "", &call.resource.storage));
+    if definition.is_some_and(|crd| meta::is_deleting(&crd.value)) {
+        let text = "create not allowed while custom resource definition is terminating";
+        return Err(Status::new(405, "MethodNotAllowed", text));
+    }
+    Ok(())
+}
+
+/// Deletes the objects of a definition that is being deleted, then lets it go. Ends early if the server stops.
+///
+/// Boxed, since it writes, and a write may start a clean-up.
+pub(crate) fn clean_up(server: Arc<Server>, name: String) -> BoxFuture<'static, ()> {
+    let work = async move {
+        let stop = server.stop.clone();
+        tokio::select! {
+            done = empty_and_release(&server, &name) => {
+                if let Err(e) = done {
+                    tracing::warn!(definition = %name, error = %e, "cannot clean up after a definition");
+                }
+            }
+            () = stop.cancelled() => {}
+        }
+    };
+    work.boxed()
+}
+
+async fn empty_and_release(server: &Arc<Server>, name: &str) -> Result<()> {
+    let Some(crds) = server
+        .registry()
+        .any_version("apiextensions.k8s.io", "customresourcedefinitions")
+        .cloned()
+    else {
+        return Ok(());
+    };
+    let mut changes = server.store.log(name).subscribe();
+    loop {
+        changes.borrow_and_update();
+        let Some(crd) = server.store.get(&Key::new(STORAGE, "", name)) else {
+            return Ok(());
+        };
+        let group = crd.value["spec"]["group"].as_str().unwrap_or_default();
+        let plural = crd.value["spec"]["names"]["plural"].as_str().unwrap_or_default();
+        let Some(resource) = server.registry().any_version(group, plural).cloned() else {
+            break;
+        };
+        let snapshot = server.store.snapshot();
+        let mut left = false;
+        for (_, object) in snapshot.list(name, "", None) {
+            left = true;
+            if meta::is_deleting(&object.value) {
+                continue;
+            }
+            let call = server.own_call(
+                resource.clone(),
+                meta::namespace(&object.value),
+                meta::name(&object.value),
+            );
+            match delete::delete_one(&call, meta::name(&object.value), &DeleteOptions::default()).await {
+                Ok(_) => {}
+                Err(e) if e.code == 404 => {}
+                Err(e) => return Err(e),
+            }
+        }
+        if !left {
+            break;
+        }
+        // Objects with finalizers go when these do.
+        if changes.changed().await.is_err() {
+            return Ok(());
+        }
+    }
+    let call = server.own_call(crds, "", name);
+    let released = modify(&call, name, |current| {
+        let mut next = current.value.clone();
+        let finalizers = meta::finalizers(&next).into_iter().filter(|f| f != FINALIZER).collect();
+        meta::set_finalizers(&mut next, finalizers);
+        Ok(next)
+    });
+    match released.await {
+        Err(e) if e.code == 404 => Ok(()),
+        done => done.map(|_| ()),
+    }
 }

@@ -6,66 +6,8 @@ use serde_json::{Value, json};
 
 use super::body::{Body, full};
 use super::resources::Resource;
-
-/// One rejected field of an object, as a cause inside an `Invalid` status.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct FieldError {
-    pub(crate) reason: &'static str,
-    pub(crate) field: String,
-    pub(crate) message: String,
-}
-
-impl FieldError {
-    pub(crate) fn required(field: impl Into<String>, detail: &str) -> Self {
-        let message = if detail.is_empty() {
-            "Required value".into()
-        } else {
-            format!("Required value: {detail}")
-        };
-        Self {
-            reason: "FieldValueRequired",
-            field: field.into(),
-            message,
-        }
-    }
-
-    pub(crate) fn invalid(field: impl Into<String>, value: &Value, detail: impl std::fmt::Display) -> Self {
-        Self {
-            reason: "FieldValueInvalid",
-            field: field.into(),
-            message: format!("Invalid value: {value}: {detail}"),
-        }
-    }
-
-    pub(crate) fn duplicate(field: impl Into<String>, value: &Value) -> Self {
-        Self {
-            reason: "FieldValueDuplicate",
-            field: field.into(),
-            message: format!("Duplicate value: {value}"),
-        }
-    }
-
-    pub(crate) fn forbidden(field: impl Into<String>, detail: impl std::fmt::Display) -> Self {
-        Self {
-            reason: "FieldValueForbidden",
-            field: field.into(),
-            message: format!("Forbidden: {detail}"),
-        }
-    }
-
-    pub(crate) fn unsupported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
-        let list = supported
-            .iter()
-            .map(|s| format!("{s:?}"))
-            .collect::<Vec<_>>()
-            .join(", ");
-        Self {
-            reason: "FieldValueNotSupported",
-            field: field.into(),
-            message: format!("Unsupported value: {value}: supported values: {list}"),
-        }
-    }
-}
+pub(crate) use crate::schema::error::FieldError;
+use crate::schema::error::aggregate;
 
 /// A failed request.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -145,21 +87,14 @@ impl Status {
     }
 
     pub(crate) fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
-        let each: Vec<String> = errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect();
-        let list = match each.as_slice() {
-            [one] => one.clone(),
-            many => format!("[{}]", many.join(", ")),
-        };
+        let list = aggregate(errors);
         let kind = match resource.group.as_str() {
             "" => resource.kind.clone(),
             group => format!("{}.{group}", resource.kind),
         };
         let mut status = Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {list}"));
         let mut about = details(&resource.group, &resource.kind, name);
-        about["causes"] = errors
-            .iter()
-            .map(|e| json!({"reason": e.reason, "message": e.message, "field": e.field}))
-            .collect();
+        about["causes"] = errors.iter().map(FieldError::cause).collect();
         status.details = Some(about);
         status
     }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::errors::FieldError;
 use super::resources::Resource;
+use crate::schema::error::Reason;
 
 /// Now, in the form Kubernetes stores times: whole seconds, UTC.
 pub(crate) fn now() -> String {
@@ -204,7 +205,7 @@ pub(crate) fn validate(resource: &Resource, object: &Value) -> Vec<FieldError> {
         errors.extend(
             wrong
                 .into_iter()
-                .map(|e| FieldError::invalid("metadata.name", &metadata["name"], e)),
+                .map(|e| FieldError::invalid("metadata.name", metadata["name"].clone(), e)),
         );
     }
     for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
@@ -212,16 +213,16 @@ pub(crate) fn validate(resource: &Resource, object: &Value) -> Vec<FieldError> {
         errors.extend(
             wrong
                 .into_iter()
-                .map(|e| FieldError::invalid("metadata.labels", &key.as_str().into(), e)),
+                .map(|e| FieldError::invalid("metadata.labels", key.as_str(), e)),
         );
         let text = value.as_str().unwrap_or_default();
         if let Some(e) = length(text, 63) {
-            errors.push(FieldError::invalid("metadata.labels", value, e));
+            errors.push(FieldError::invalid("metadata.labels", value.clone(), e));
         }
         if !LABEL_VALUE.is_match(text) {
             errors.push(FieldError::invalid(
                 "metadata.labels",
-                value,
+                value.clone(),
                 "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
                  must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', \
                  regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
@@ -234,22 +235,23 @@ pub(crate) fn validate(resource: &Resource, object: &Value) -> Vec<FieldError> {
         errors.extend(
             wrong
                 .into_iter()
-                .map(|e| FieldError::invalid("metadata.annotations", &key.as_str().into(), e)),
+                .map(|e| FieldError::invalid("metadata.annotations", key.as_str(), e)),
         );
         size += key.len() + value.as_str().unwrap_or_default().len();
     }
     if size > 256 * 1024 {
-        errors.push(FieldError {
-            reason: "FieldValueTooLong",
-            field: "metadata.annotations".into(),
-            message: "Too long: may not be more than 262144 bytes".into(),
-        });
+        errors.push(FieldError::new(
+            Reason::TooLong,
+            "metadata.annotations",
+            None,
+            "may not be more than 262144 bytes",
+        ));
     }
     for (i, owner) in metadata["ownerReferences"].as_array().into_iter().flatten().enumerate() {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().unwrap_or_default().is_empty() {
                 let path = format!("metadata.ownerReferences[{i}].{field}");
-                errors.push(FieldError::invalid(path, &"".into(), "must not be empty"));
+                errors.push(FieldError::invalid(path, "", "must not be empty"));
             }
         }
     }
@@ -271,7 +273,7 @@ mod tests {
         let good = json!({"metadata": {"name": "a-1.b", "labels": {"app.io/x": "Y_1", "e": ""}, "annotations": {"A/b": "anything at all"}}});
         assert_eq!(validate(&pods, &good), []);
         let bad = json!({"metadata": {"name": "A_b", "labels": {"-x": "a b", "/y": "z"}}});
-        let messages: Vec<String> = validate(&pods, &bad).into_iter().map(|e| e.message).collect();
+        let messages: Vec<String> = validate(&pods, &bad).into_iter().map(|e| e.body()).collect();
         assert!(
             messages[0].starts_with(r#"Invalid value: "A_b": a lowercase RFC 1123 subdomain must"#),
             "{messages:?}"

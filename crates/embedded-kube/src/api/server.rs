@@ -9,6 +9,7 @@ use futures::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::auth::{self, Authenticator, User};
 use super::body::{self, Body, full};
@@ -19,7 +20,7 @@ use super::resources::{Registry, Resource};
 use super::rest::present::Form;
 use super::rest::{self, Call};
 use super::store::Store;
-use super::{bootstrap, crd, discovery};
+use super::{bootstrap, crd, discovery, meta};
 use crate::streams::PodStreams;
 
 /// The state of one API server.
@@ -33,6 +34,8 @@ pub(crate) struct Server {
     /// Set once nodes run.
     pub(crate) streams: OnceLock<Arc<dyn PodStreams>>,
     pub(crate) stop: CancellationToken,
+    /// Everything that runs beside the requests.
+    pub(crate) tasks: TaskTracker,
 }
 
 impl Server {
@@ -41,6 +44,7 @@ impl Server {
         authenticator: Authenticator,
         network: Arc<Network>,
         stop: CancellationToken,
+        tasks: TaskTracker,
     ) -> Arc<Self> {
         let server = Arc::new(Self {
             store,
@@ -50,6 +54,7 @@ impl Server {
             network,
             streams: OnceLock::new(),
             stop,
+            tasks,
         });
         server.refresh_registry();
         server
@@ -69,10 +74,27 @@ impl Server {
         )));
     }
 
+    /// Takes up what an earlier run of the process left unfinished.
+    pub(crate) fn resume(self: &Arc<Self>) {
+        for (_, definition) in self.store.snapshot().list(crd::STORAGE, "", None) {
+            if meta::is_deleting(&definition.value) {
+                self.tasks
+                    .spawn(crd::clean_up(self.clone(), meta::name(&definition.value).to_owned()));
+            }
+        }
+    }
+
     /// What the server itself does once a write is durable.
     pub(crate) async fn after_write(self: &Arc<Self>, resource: &Resource, value: &Value) {
         if resource.storage == crd::STORAGE {
             self.refresh_registry();
+            let begun = value["metadata"]["finalizers"]
+                .as_array()
+                .is_some_and(|f| f.iter().any(|f| f == crd::FINALIZER));
+            if meta::is_deleting(value) && begun {
+                self.tasks
+                    .spawn(crd::clean_up(self.clone(), meta::name(value).to_owned()));
+            }
         }
         if resource.is("", "namespaces") {
             bootstrap::furnish_namespace(self, value).await;

@@ -20,6 +20,7 @@ pub(crate) enum Reason {
     Duplicate,
     TooLong,
     TooMany,
+    NotFound,
 }
 
 impl Reason {
@@ -34,6 +35,7 @@ impl Reason {
             Reason::Duplicate => "FieldValueDuplicate",
             Reason::TooLong => "FieldValueTooLong",
             Reason::TooMany => "FieldValueTooMany",
+            Reason::NotFound => "FieldValueNotFound",
         }
     }
 
@@ -46,6 +48,7 @@ impl Reason {
             Reason::Duplicate => "Duplicate value",
             Reason::TooLong => "Too long",
             Reason::TooMany => "Too many",
+            Reason::NotFound => "Not found",
         }
     }
 }
@@ -109,7 +112,12 @@ impl FieldError {
         let mut text = match (&self.value, self.reason) {
             (
                 Some(value),
-                Reason::Invalid | Reason::TypeInvalid | Reason::NotSupported | Reason::Duplicate | Reason::TooMany,
+                Reason::Invalid
+                | Reason::TypeInvalid
+                | Reason::NotSupported
+                | Reason::Duplicate
+                | Reason::TooMany
+                | Reason::NotFound,
             ) => {
                 format!("{title}: {}", gofmt::value(value))
             }

@@ -11,6 +11,7 @@ use crate::api::body::Body;
 use crate::api::errors::{Result, Status};
 use crate::api::managed;
 use crate::api::meta;
+use crate::api::rest::update::Part;
 use crate::api::store::{Change, Expect, Key, Object, Write, WriteError};
 
 /// How often a generated name that is taken is made anew.
@@ -54,7 +55,7 @@ pub(crate) async fn store_new(call: &Call, mut value: Value, change: managed::Ch
         admission::on_create(call, &mut attempt).await?;
         let name = meta::name(&attempt).to_owned();
         call.refuse(&name, &meta::validate(&call.resource, &attempt))?;
-        call.refuse(&name, &admission::validate(call, None, &attempt)?)?;
+        call.refuse(&name, &admission::validate(call, None, &attempt, Part::Main)?)?;
         managed::track(call, None, &mut attempt, change);
         let key = Key::new(&call.resource.storage, call.namespace(), &name);
         if dry_run {

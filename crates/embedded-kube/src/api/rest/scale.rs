@@ -118,7 +118,7 @@ pub(crate) async fn scale(call: &Call, verb: &str) -> Result<Response<Body>> {
             })?,
         };
         if replicas < 0 {
-            let wrong = FieldError::invalid("spec.replicas", &replicas.into(), "must be greater than or equal to 0");
+            let wrong = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
             let mut status = Status::invalid(&call.resource, name, &[wrong]);
             status.message = status.message.replacen(&call.resource.kind, "Scale", 1);
             return Err(status);

@@ -44,7 +44,7 @@ pub(crate) async fn replace(call: &Call) -> Result<Response<Body>> {
         .is_some_and(|v| !v.is_empty());
     if !has_version && call.resource.custom().is_some() {
         call.current(&call.path.name)?;
-        let missing = FieldError::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
+        let missing = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
         return Err(Status::invalid(&call.resource, &call.path.name, &[missing]));
     }
     let changed = modify(call, &call.path.name, |current| {
@@ -63,7 +63,7 @@ pub(crate) fn check_identity(call: &Call, current: &Object, sent: &Value) -> Res
         .filter(|v| !v.is_empty() && *v != "0")
     {
         let version: u64 = version.parse().map_err(|_| {
-            let wrong = FieldError::invalid("metadata.resourceVersion", &version.into(), "must be a number");
+            let wrong = FieldError::invalid("metadata.resourceVersion", version, "must be a number");
             Status::invalid(&call.resource, name, &[wrong])
         })?;
         if version != current.revision {
@@ -149,7 +149,7 @@ pub(crate) fn prepare(
     let name = meta::name(&new).to_owned();
     call.refuse(&name, &meta::validate(&call.resource, &new))?;
     if part != Part::Finalize {
-        call.refuse(&name, &admission::validate(call, Some(old), &new)?)?;
+        call.refuse(&name, &admission::validate(call, Some(old), &new, part)?)?;
     }
     if (call.resource.generation || custom) && specification_changed(call, old, &new) {
         meta::bump_generation(&mut new);

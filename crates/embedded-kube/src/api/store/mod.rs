@@ -101,6 +101,13 @@ impl Snapshot {
             .take_while(move |(key, _)| key.as_str().starts_with(&prefix))
     }
 
+    /// The values of one resource and namespace (empty: all).
+    pub(crate) fn values<'a>(&'a self, storage: &str, namespace: &str) -> Vec<&'a Value> {
+        self.list(storage, namespace, None)
+            .map(|(_, object)| &object.value)
+            .collect()
+    }
+
     pub(crate) fn count(&self, storage: &str) -> usize {
         self.list(storage, "", None).count()
     }
