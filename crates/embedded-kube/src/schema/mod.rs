@@ -14,6 +14,9 @@
 //!   storing, on the object as it will be stored; after `apply` admit and validate as on any write. Where an apply
 //!   changed nothing but times, nothing need be stored.
 //!
+//! Tables: [`table::table`] with [`table::Columns`] (`BuiltIn(kind)`, or `custom(additionalPrinterColumns)` once per
+//! version); [`table::jsonpath::Path`] also serves the scale subresource's paths.
+//!
 //! Errors: [`error::FieldError`]: `Display` for messages, `cause()` for `details.causes`, [`error::aggregate`] for the
 //! text of a 422 (`Kind.group "name" is invalid: <aggregate>`).
 
@@ -34,4 +37,5 @@ pub(crate) mod prune;
 pub(crate) mod quantity;
 pub(crate) mod strategic;
 pub(crate) mod structural;
+pub(crate) mod table;
 pub(crate) mod validate;
