@@ -34,9 +34,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     println!("{}", operator(paths, args.release)?.display());
     if args.etcd {
         kube::etcds(paths)?;
-        for archive in etcds(paths)? {
-            println!("{}", archive.display());
-        }
+        println!("{}", etcds(paths)?.display());
     }
     Ok(())
 }
@@ -107,30 +105,36 @@ pub(crate) fn pause(paths: &Paths) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// One image for each etcd in the cache.
-pub(crate) fn etcds(paths: &Paths) -> Result<Vec<PathBuf>> {
-    let mut archives = Vec::new();
-    for entry in std::fs::read_dir(paths.cache.join("etcd"))? {
-        let folder = entry?.path();
-        let version = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let archive = paths.cache.join("images").join(format!("etcd-{version}.tar"));
-        if !archive.exists() {
+/// One archive with an image for each etcd in the cache: one import on each node instead of many.
+pub(crate) fn etcds(paths: &Paths) -> Result<PathBuf> {
+    let entries = std::fs::read_dir(paths.cache.join("etcd"))?;
+    let mut folders = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    folders.retain(|folder| folder.join("etcd").exists());
+    folders.sort();
+    let version = |folder: &Path| folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = folders
+        .iter()
+        .map(|folder| version(folder))
+        .collect::<Vec<_>>()
+        .join("-");
+    let archive = paths.cache.join("images").join(format!("etcd-{name}.tar"));
+    if !archive.exists() {
+        let image = |folder: &PathBuf| -> Result<Image> {
+            let tag = version(folder);
             let references = ETCD_REPOSITORIES
-                .map(|repository| format!("{repository}:v{version}"))
+                .map(|repository| format!("{repository}:v{tag}"))
                 .to_vec();
             let entrypoint = vec!["/usr/local/bin/etcd".into()];
-            let image = Image {
+            Ok(Image {
                 references,
                 entrypoint,
-                files: programs(&folder)?,
+                files: programs(folder)?,
                 ..Image::default()
-            };
-            oci::write(&[image], &archive)?;
-        }
-        archives.push(archive);
+            })
+        };
+        oci::write(&folders.iter().map(image).collect::<Result<Vec<_>>>()?, &archive)?;
     }
-    archives.sort();
-    Ok(archives)
+    Ok(archive)
 }
 
 /// The programs of a folder, and the libraries that they were linked with: those from Debian's packages are not static.

@@ -83,9 +83,7 @@ pub(crate) fn etcds(paths: &Paths) -> Result<()> {
 
 /// The images every node has from the start: pause, and every etcd.
 pub(crate) fn images(paths: &Paths) -> Result<Vec<PathBuf>> {
-    let mut archives = vec![image::pause(paths)?];
-    archives.extend(image::etcds(paths)?);
-    Ok(archives)
+    Ok(vec![image::pause(paths)?, image::etcds(paths)?])
 }
 
 /// Says what is missing to run a real Kubernetes here, all at once; installs what root may install.
