@@ -6,8 +6,8 @@
 //! - `nullable` is taken out: the API server drops nulls of fields that are not nullable, and CEL rules then need not
 //!   think of them;
 //! - the empty string is allowed wherever there is a list of allowed words: empty means unset;
-//! - descriptions of embedded Kubernetes types are cut to their first sentence: `kubectl apply` keeps a copy of the whole
-//!   object in an annotation, which may have 256 KiB.
+//! - descriptions of embedded Kubernetes types are cut to their first sentence: `kubectl apply` keeps a copy of the
+//!   whole object in an annotation, which may have 256 KiB.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -62,6 +62,7 @@ pub fn files() -> Vec<(String, String)> {
 }
 
 fn finish(mut crd: CustomResourceDefinition, bounds: Vec<Bound>, rules: Vec<Rule>) -> CustomResourceDefinition {
+    crd.spec.names.list_kind = Some(format!("{}List", crd.spec.names.kind));
     for version in &mut crd.spec.versions {
         let Some(schema) = version
             .schema

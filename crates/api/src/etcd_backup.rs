@@ -76,8 +76,8 @@ pub struct BackupPlan {
     /// Also stream every change between two snapshots to the store, so that a restore can name a revision or a time.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub continuous: bool,
-    /// How a backup is proven after the upload. Check (default): read back, hash compared, opened. Restore: also restored into a
-    /// scratch member, whose keys and hash are compared.
+    /// How a backup is proven after the upload. Check (default): read back, hash compared, opened. Restore: also
+    /// restored into a scratch member, whose keys and hash are compared.
     #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
     /// None (default), so that etcdutl alone can read the file, or Zstd.

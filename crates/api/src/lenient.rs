@@ -46,8 +46,8 @@ where
     Ok(empty_as_none(deserializer)?.unwrap_or_default())
 }
 
-/// Reads a time of a status, where the old API has plain text: what is no time is no time, and no reason to be unable to
-/// read the object.
+/// Reads a time of a status, where the old API has plain text: what is no time is no time, and no reason to be unable
+/// to read the object.
 pub(crate) fn time_or_none<'de, D>(deserializer: D) -> Result<Option<Time>, D::Error>
 where
     D: Deserializer<'de>,

@@ -72,7 +72,10 @@ impl EtcdCluster {
         {
             problems.push(problem(
                 "storage.ephemeral",
-                format!("the cluster was started with ephemeral: {started}, which cannot change: set it back, or create another cluster"),
+                format!(
+                    "the cluster was started with ephemeral: {started}, which cannot change: \
+                     set it back, or create another cluster"
+                ),
             ));
         }
         problems
@@ -92,11 +95,16 @@ impl EtcdCluster {
         let mut problems = Vec::new();
         for (field, labels) in maps {
             for (key, value) in labels {
-                if !is_label_key(key) {
-                    problems.push(problem(field, format!("\"{key}\" is not a label key: use letters, digits, '-', '_', '.', with an optional prefix as example.com/")));
+                let wrong = if !is_label_key(key) {
+                    format!(
+                        "\"{key}\" is not a label key: use letters, digits, '-', '_', '.', perhaps after example.com/"
+                    )
                 } else if !is_label_value(value) {
-                    problems.push(problem(field, format!("the value \"{value}\" of {key} is not a label value: use at most 63 letters, digits, '-', '_', '.'")));
-                }
+                    format!("\"{value}\" is not a label value: use at most 63 letters, digits, '-', '_', '.'")
+                } else {
+                    continue;
+                };
+                problems.push(problem(format!("{field}[{key}]"), wrong));
             }
         }
         problems
@@ -206,7 +214,8 @@ mod tests {
     #[test]
     fn a_good_spec_has_no_problem() {
         let spec = json!({"size": 3, "version": "v3.6.16", "storage": {"size": "8Gi"},
-            "pod": {"labels": {"example.com/team": "a-b_c.d", "empty": ""}}, "TLS": {"auto": {"ipAddresses": ["::1"]}}});
+            "pod": {"labels": {"example.com/team": "a-b_c.d", "empty": ""}},
+            "TLS": {"auto": {"ipAddresses": ["::1"]}}});
         assert_eq!(problems(spec, json!(null)), Vec::<String>::new());
     }
 
@@ -234,7 +243,10 @@ mod tests {
 
     #[test]
     fn backups_and_restores_say_what_is_missing() {
-        let object = |kind: &str, spec: serde_json::Value| json!({"apiVersion": "etcd.database.coreos.com/v1beta2", "kind": kind, "metadata": {"name": "c"}, "spec": spec});
+        let object = |kind: &str, spec: serde_json::Value| {
+            json!({"apiVersion": "etcd.database.coreos.com/v1beta2", "kind": kind,
+                "metadata": {"name": "c"}, "spec": spec})
+        };
         let backup = |spec| {
             serde_json::from_value::<EtcdBackup>(object("EtcdBackup", spec))
                 .expect("a backup")

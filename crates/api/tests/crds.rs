@@ -24,3 +24,32 @@ fn every_definition_can_be_applied_by_kubectl() {
         assert!(length < APPLY_LIMIT, "{:?} has {length} bytes", crd.metadata.name);
     }
 }
+
+#[test]
+fn every_field_says_what_it_is() {
+    for crd in stateward_api::crds::all() {
+        let name = crd.metadata.name.clone().unwrap_or_default();
+        let crd = serde_json::to_value(crd).expect("JSON");
+        let mut silent = Vec::new();
+        describe(
+            &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"],
+            "",
+            &mut silent,
+        );
+        assert!(silent.is_empty(), "{name}: no description of {silent:?}");
+    }
+}
+
+fn describe(schema: &serde_json::Value, path: &str, silent: &mut Vec<String>) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        // the API server documents metadata itself
+        if path != ".metadata" && property["description"].as_str().is_none_or(str::is_empty) {
+            silent.push(path.clone());
+        }
+        describe(property, &path, silent);
+    }
+    for inner in ["items", "additionalProperties"] {
+        describe(&schema[inner], path, silent);
+    }
+}

@@ -1,4 +1,4 @@
-//! Every manifest of the seeds, of the old project's documentation, and of `examples/` is read, and nothing in it is lost.
+//! Every manifest of the seeds, of the old project's documentation and of `examples/` is read, and nothing is lost.
 
 mod data;
 

@@ -23,7 +23,8 @@ pub struct Maintenance {
     /// Largest size of the database, as "8Gi"; beyond it only reads and deletes work. Not set: etcd's 2Gi.
     #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quantity>,
-    /// How old revisions of keys are dropped. Not set: they are all kept, as clients such as Kubernetes compact themselves.
+    /// How old revisions of keys are dropped. Not set: they are all kept, as clients such as Kubernetes compact
+    /// themselves.
     #[serde(
         default,
         deserialize_with = "empty_object_as_none",
@@ -77,9 +78,9 @@ pub enum AutoCompactionMode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Recovery {
-    /// What may be done when most members have lost their data. Report (default): say so and touch nothing. FromSurvivor: a new
-    /// cluster from the most advanced survivor. FromBackup: a new cluster from the newest proven backup. Both may lose
-    /// the last writes.
+    /// What may be done when most members have lost their data. Report (default): say so and touch nothing.
+    /// FromSurvivor: a new cluster from the most advanced survivor. FromBackup: a new cluster from the newest proven
+    /// backup. Both may lose the last writes.
     #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub on_quorum_loss: Option<OnQuorumLoss>,
     /// Seconds for which quorum must have been lost before anything is done about it. Not set: 300.

@@ -55,7 +55,8 @@ use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_de
 )]
 #[serde(rename_all = "camelCase")]
 pub struct EtcdClusterSpec {
-    /// How many members the cluster has: 1 to 7. Odd numbers are best: a fourth member tolerates no more losses than three.
+    /// How many members the cluster has: 1 to 7. Odd numbers are best: four members tolerate no more losses than
+    /// three.
     pub size: i32,
     /// Version of etcd, as "3.6.16"; a leading v is accepted. Changing it upgrades the cluster, member by member.
     /// Not set: the version it runs, or for a new cluster a current one.
@@ -134,8 +135,8 @@ pub struct EtcdClusterSpec {
     /// Priority class of the members' pods.
     #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
-    /// Further flags of etcd, without their dashes, as "heartbeat-interval": "250". Flags that Stateward sets itself are
-    /// refused.
+    /// Further flags of etcd, without their dashes, as "heartbeat-interval": "250". Flags that Stateward sets itself
+    /// are refused.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub etcd_options: BTreeMap<String, String>,
     /// Metrics of the members.

@@ -61,7 +61,8 @@ pub enum Retain {
 
 impl EtcdCluster {
     /// Whether data lives only as long as pods. The record of the bootstrap decides for a cluster that exists (an old
-    /// client that sends the object back drops the fields it does not know), then the spec, then the operator's default.
+    /// client that sends the object back drops the fields it does not know), then the spec, then the operator's
+    /// default.
     pub fn is_ephemeral(&self, by_default: bool) -> bool {
         let recorded = self
             .status
@@ -89,7 +90,8 @@ impl EtcdCluster {
         }
     }
 
-    /// The claim of a member: `pod.persistentVolumeClaimSpec` where given, with `storage` filling in what it leaves open.
+    /// The claim of a member: `pod.persistentVolumeClaimSpec` where given, with `storage` filling in what it leaves
+    /// open.
     pub fn claim_spec(&self) -> PersistentVolumeClaimSpec {
         let given = self
             .spec

@@ -1,0 +1,55 @@
+//! Rules and bounds in the schema: what is refused at admission, with a message that says what to change.
+//!
+//! Rules are CEL. The API server estimates what a rule may cost from the bounds of what it reads, so every string and
+//! list in a rule has one. Empty means unset: rules treat an empty string like a missing field. Rules of change
+//! (`oldSelf`) only compare what both sides have set, since compiled clients of the old API drop fields that they do
+//! not know when they send an object back; what must not change then is held by the planner ([`crate::validate`]).
+
+mod backups;
+mod bounds;
+mod cluster;
+
+use serde_json::Value;
+
+pub(crate) use backups::{etcd_backup, etcd_restore};
+pub(crate) use bounds::{etcd_backup_bounds, etcd_cluster_bounds, etcd_restore_bounds};
+pub(crate) use cluster::etcd_cluster;
+
+/// A CEL rule at a field.
+pub(crate) struct Rule {
+    pub(crate) at: String,
+    pub(crate) rule: String,
+    pub(crate) message: String,
+}
+
+/// A keyword of the schema at a field.
+pub(crate) struct Bound {
+    pub(crate) at: String,
+    pub(crate) keyword: &'static str,
+    pub(crate) value: Value,
+}
+
+fn rule(at: impl Into<String>, rule: impl Into<String>, message: impl Into<String>) -> Rule {
+    Rule {
+        at: at.into(),
+        rule: rule.into(),
+        message: message.into(),
+    }
+}
+
+fn bound(at: impl Into<String>, keyword: &'static str, value: impl Into<Value>) -> Bound {
+    Bound {
+        at: at.into(),
+        keyword,
+        value: value.into(),
+    }
+}
+
+const CRON: &str = r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|\\S+( +\\S+){4})$";
+const CRON_MESSAGE: &str =
+    "is not a cron expression: write five fields (minute hour day month weekday), for example \"0 3 * * *\"";
+const DURATION: &str = "^([0-9]+(h|m|s))+$";
+
+fn cron() -> String {
+    format!("self == '' || self.matches('{CRON}')")
+}
