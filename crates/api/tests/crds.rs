@@ -49,7 +49,10 @@ fn describe(schema: &serde_json::Value, path: &str, silent: &mut Vec<String>) {
         }
         describe(property, &path, silent);
     }
-    for inner in ["items", "additionalProperties"] {
-        describe(&schema[inner], path, silent);
+    for inner in ["items", "additionalProperties"]
+        .into_iter()
+        .filter_map(|keyword| schema.get(keyword))
+    {
+        describe(inner, path, silent);
     }
 }
