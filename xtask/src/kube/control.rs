@@ -59,10 +59,9 @@ pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
 
     fs::write(folder.join("Corefile"), corefile(run))?;
     fs::write(folder.join("proxy.json"), proxy_config(run, "node-1")?)?; // sees services as that node does
-    let this = std::env::current_exe()?;
     let claims = Daemon {
         name: "claims".into(),
-        command: cmd(this, ["kube", "--name", &run.name, "claims"]),
+        command: cmd(run.program(), ["kube", "--name", &run.name, "claims"]),
         after: None,
     };
     let ready = || api_ready(run);

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::layout::Run;
 use super::net;
@@ -15,6 +15,9 @@ use super::process::Process;
 const STATE: &str = "containerd/io.containerd.grpc.v1.cri";
 
 pub(crate) fn run(run: &Run) -> Result<()> {
+    if run.folder.exists() && !nix::unistd::geteuid().is_root() {
+        bail!("root is needed to end it: sudo -E ./x kube down");
+    }
     for name in Process::recorded(run) {
         if let Some(process) = Process::find(run, &name) {
             process.end().with_context(|| format!("cannot end {name}"))?;

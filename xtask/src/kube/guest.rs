@@ -52,7 +52,6 @@ impl Daemon {
 
 /// Starts a guest: its network namespace is there already; mounts and processes get a namespace of their own.
 pub(crate) fn start(run: &Run, guest: &Guest) -> Result<Process> {
-    let this = std::env::current_exe()?;
     // nsenter, since `ip netns exec` would hide the cgroup mounts. With --kill-child the guest ends with `unshare`, whose
     // process is the one recorded.
     let mut command = cmd("nsenter", [format!("--net={}", run.netns_file(guest).display())]);
@@ -67,7 +66,7 @@ pub(crate) fn start(run: &Run, guest: &Guest) -> Result<Process> {
         "--",
     ]);
     command
-        .arg(this)
+        .arg(run.program())
         .args(["kube", "--name", &run.name, "guest", &guest.to_string()]);
     Process::start(run, &guest.to_string(), &command)
 }
@@ -92,6 +91,7 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
         .with_context(|| format!("cannot mount over {folder}"))?;
     }
     fs::create_dir("/run/lock")?;
+    shield_machine()?;
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("cannot turn on forwarding")?;
     relay::serve_inside(facts.port)?;
     fs::create_dir_all(run.guest(&args.guest))?;
@@ -100,6 +100,30 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
         Guest::Node(_) => node::daemons(run, &parts, &args.guest)?,
     };
     supervise(run, daemons)
+}
+
+/// Settings of the whole machine that a kubelet changes at its start (its `setupKernelTunables`). It gets files to write to.
+const SETTINGS: [&str; 6] = [
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+];
+
+fn shield_machine() -> Result<()> {
+    for setting in SETTINGS {
+        let (real, stand_in) = (
+            Path::new("/proc/sys").join(setting),
+            Path::new("/run/settings").join(setting),
+        );
+        fs::create_dir_all(stand_in.parent().unwrap_or(&stand_in))?;
+        fs::write(&stand_in, fs::read(&real)?)?;
+        mount(Some(&stand_in), &real, None::<&Path>, MsFlags::MS_BIND, None::<&Path>)
+            .with_context(|| format!("cannot shield {}", real.display()))?;
+    }
+    Ok(())
 }
 
 /// Never returns but by an error: when this process ends, so does the guest.
@@ -123,8 +147,13 @@ fn supervise(run: &Run, daemons: Vec<Daemon>) -> Result<()> {
                 .stdout(log.try_clone()?)
                 .stderr(log)
                 .spawn();
-            let child = child.with_context(|| format!("cannot start {}", daemon.name))?;
-            running.insert(i32::try_from(child.id())?, daemon);
+            match child {
+                Ok(child) => drop(running.insert(i32::try_from(child.id())?, daemon)),
+                Err(error) => {
+                    eprintln!("cannot start {}: {error}", daemon.name);
+                    later.push((Instant::now() + Duration::from_secs(1), daemon));
+                }
+            }
         }
         waiting = later;
         loop {

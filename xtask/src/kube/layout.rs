@@ -1,5 +1,6 @@
 //! Names, addresses and folders of one cluster. Addresses are the same in every cluster: each has its own network.
 
+use std::fs::File;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -45,6 +46,16 @@ impl Run {
         })
     }
 
+    /// Held while the cluster is started or ended: two of those at once would undo each other's work.
+    pub(crate) fn lock(&self) -> Result<File> {
+        if let Some(parent) = self.folder.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        let file = File::create(self.folder.with_extension("lock"))?;
+        file.lock()?;
+        Ok(file)
+    }
+
     pub(crate) fn facts(&self) -> Result<Facts> {
         let file = self.folder.join("facts.json");
         let bytes = std::fs::read(&file)
@@ -62,6 +73,11 @@ impl Run {
     /// The admin's kubeconfig. It works on the machine and, since every guest relays the same port, inside too.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")
+    }
+
+    /// This program as it was when the cluster started: what runs for long must not change when it is compiled anew.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.folder.join("xtask")
     }
 
     pub(crate) fn log(&self, program: &str) -> PathBuf {

@@ -78,6 +78,10 @@ pub(crate) use build::etcds;
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     let run = layout::Run::new(paths, &args.name)?;
+    let _lock = match &args.verb {
+        Verb::Up(_) | Verb::Down => Some(run.lock()?),
+        _ => None,
+    };
     match &args.verb {
         Verb::Up(options) => up::run(paths, &run, options),
         Verb::Down => down::run(&run),

@@ -10,7 +10,9 @@ use anyhow::{Context, Result, bail};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
+use super::build::Parts;
 use super::layout::{CONTROL, Guest, PREFIX, Run};
+use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
 /// Makes the namespaces, the bridge, the links and the routes.
@@ -91,7 +93,7 @@ pub(crate) fn enter(run: &Run, guest: &Guest) -> Result<()> {
 
 /// `./x kube exec`: becomes `command` inside the control plane's network, with the cluster's DNS.
 pub(crate) fn exec(run: &Run, command: &[String]) -> Result<()> {
-    run.facts()?;
+    let parts = Parts::new(&Paths::find()?, &run.facts()?.version);
     enter(run, &Guest::Control)?;
     unshare(CloneFlags::CLONE_NEWNS).context("cannot get a mount namespace")?;
     bind(None, Path::new("/"), MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
@@ -101,9 +103,15 @@ pub(crate) fn exec(run: &Run, command: &[String]) -> Result<()> {
         MsFlags::MS_BIND,
     )?;
     let (program, arguments) = command.split_first().context("no command given")?;
+    let path = format!(
+        "{}:{}",
+        parts.kubernetes.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
     let failure = Command::new(program)
         .args(arguments)
         .env("KUBECONFIG", run.kubeconfig())
+        .env("PATH", path)
         .exec();
     Err(failure).with_context(|| format!("cannot run {program}"))
 }

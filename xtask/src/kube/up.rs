@@ -86,11 +86,12 @@ fn start(run: &Run, parts: &Parts, args: &Args, archives: &[std::path::PathBuf])
         format!("nameserver {CONTROL}\n{search}"),
     )?;
     fs::write(run.folder.join("node-resolv.conf"), format!("nameserver {CONTROL}\n"))?;
+    fs::copy(std::env::current_exe()?, run.program())?;
     net::make(run, nodes)?;
     Process::start(
         run,
         "relay",
-        cmd(std::env::current_exe()?, ["kube", "--name", &run.name]).arg("relay"),
+        cmd(run.program(), ["kube", "--name", &run.name]).arg("relay"),
     )?;
     let port = wait_for("the relay", LIMIT, || {
         Ok(fs::read_to_string(run.folder.join("relay.port"))?.parse()?)
