@@ -24,11 +24,13 @@
 #![allow(dead_code)]
 
 pub(crate) mod apply;
+pub(crate) mod builtin;
 pub(crate) mod cel;
 pub(crate) mod correlate;
 pub(crate) mod crd_check;
 pub(crate) mod custom;
 pub(crate) mod default;
+pub(crate) mod definitions;
 pub(crate) mod error;
 pub(crate) mod formats;
 pub(crate) mod gofmt;
