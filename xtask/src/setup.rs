@@ -28,17 +28,18 @@ pub(crate) fn run(paths: &Paths, _args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Fetches what is missing.
+/// Fetches what is missing. One etcd is enough to go on with: a mirror may carry one release of Debian only.
 pub(crate) fn ensure(paths: &Paths) -> Result<()> {
-    for (release, version, programs) in ETCDS {
-        debian::files(
-            paths,
-            release,
-            &["etcd-server", "etcd-client"],
-            programs,
-            &paths.etcd(version),
-        )?;
+    let packages = ["etcd-server", "etcd-client"];
+    let results = ETCDS
+        .map(|(release, version, programs)| debian::files(paths, release, &packages, programs, &paths.etcd(version)));
+    if results.iter().all(Result::is_err) {
+        return results.into_iter().collect();
     }
+    results
+        .into_iter()
+        .filter_map(Result::err)
+        .for_each(|error| eprintln!("going on without: {error:#}"));
     debian::files(
         paths,
         "bookworm",
