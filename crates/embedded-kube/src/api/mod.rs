@@ -20,6 +20,7 @@ mod meta;
 pub(crate) mod network;
 pub(crate) mod pki;
 mod pods;
+mod protobuf;
 mod request;
 mod resources;
 mod rest;

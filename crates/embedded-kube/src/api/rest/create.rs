@@ -27,7 +27,7 @@ pub(crate) async fn create(call: &Call) -> Result<Response<Body>> {
 }
 
 /// Stores a new object in the stored shape. Server-side apply and the server itself come here too.
-pub(crate) async fn store_new(call: &Call, mut value: Value, change: managed::Change<'_>) -> Result<Arc<Object>> {
+pub(crate) async fn store_new(call: &Call, mut value: Value, change: managed::Change) -> Result<Arc<Object>> {
     accept::check_place(call, &mut value, None)?;
     let dry_run = call.dry_run()?;
     if !meta::metadata_mut(&mut value)

@@ -106,7 +106,7 @@ pub(crate) async fn patch(call: &Call) -> Result<Response<Body>> {
             let fresh = managed::apply(call, None, applied)?;
             let mut shaped = accept::shape(call, fresh)?;
             accept::check_place(call, &mut shaped, Some(name))?;
-            match create::store_new(call, shaped, managed::Change::Apply(applied)).await {
+            match create::store_new(call, shaped, managed::Change::Apply).await {
                 // Someone else made it meanwhile: then this is an ordinary apply.
                 Err(e) if e.reason == "AlreadyExists" => {}
                 made => return made.map(|made| call.answer(201, &made)),
@@ -121,7 +121,7 @@ pub(crate) async fn patch(call: &Call) -> Result<Response<Body>> {
         accept::check_place(call, &mut next, Some(name))?;
         let shaped = accept::shape(call, next)?;
         let change = match &patch {
-            Patch::Apply(applied) => managed::Change::Apply(applied),
+            Patch::Apply(_) => managed::Change::Apply,
             _ => managed::Change::Update,
         };
         prepare(call, &current.value, shaped, part, change)

@@ -83,13 +83,7 @@ pub(crate) fn check_identity(call: &Call, current: &Object, sent: &Value) -> Res
 
 /// Turns what a client wants an object to be into what it may become: keeps what that part of the API must not change,
 /// defaults, validates.
-pub(crate) fn prepare(
-    call: &Call,
-    old: &Value,
-    mut new: Value,
-    part: Part,
-    change: managed::Change<'_>,
-) -> Result<Value> {
+pub(crate) fn prepare(call: &Call, old: &Value, mut new: Value, part: Part, change: managed::Change) -> Result<Value> {
     let custom = call.resource.custom().is_some();
     match part {
         Part::Main => {
@@ -217,7 +211,7 @@ pub(crate) async fn modify(call: &Call, name: &str, edit: impl Fn(&Object) -> Re
         let current = call.current(name)?;
         let next = edit(&current)?;
         let gone = is_gone(call, &next);
-        if next == current.value && !gone {
+        if managed::same(&current.value, &next) && !gone {
             return Ok(current);
         }
         if dry_run {
