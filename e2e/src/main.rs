@@ -1,1 +1,149 @@
-fn main() {}
+//! The end-to-end suite: each scenario is written once, against a kubeconfig and a small set of faults, and runs on the
+//! embedded and on a real Kubernetes. Run it with `./x e2e` or `./x kube test`.
+
+mod ground;
+mod scenarios;
+mod story;
+mod test;
+mod wait;
+mod writer;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, ValueEnum};
+use stateward_api::EtcdVersion;
+
+use ground::Ground;
+use scenarios::{SCENARIOS, Scenario};
+use test::Test;
+
+/// Runs scenarios on a ground.
+#[derive(Parser)]
+struct Options {
+    /// Where
+    #[arg(long, value_enum, default_value = "embedded")]
+    ground: Where,
+    /// Only those that matter most
+    #[arg(long)]
+    smoke: bool,
+    /// Only list them
+    #[arg(long)]
+    list: bool,
+    /// Run all this many times
+    #[arg(long, default_value_t = 1)]
+    repeat: usize,
+    /// Leave a failed scenario's namespace as it is
+    #[arg(long)]
+    keep: bool,
+    /// Folders of etcd programs by version; images of the embedded ground, and the versions of the real one's images
+    #[arg(long, env = "STATEWARD_ETCD_DIR")]
+    etcd: PathBuf,
+    /// The program that breaks things on the real ground
+    #[arg(long, env = "STATEWARD_XTASK", default_value = "xtask")]
+    xtask: PathBuf,
+    /// Only these
+    names: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Where {
+    Embedded,
+    Real,
+}
+
+enum Outcome {
+    Passed(String),
+    Failed(anyhow::Error),
+    CannotRun(&'static str),
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let options = Options::parse();
+    let chosen: Vec<&Scenario> = SCENARIOS
+        .iter()
+        .filter(|scenario| if options.names.is_empty() { !options.smoke || scenario.smoke } else { options.names.iter().any(|name| name == scenario.name) })
+        .collect();
+    if let Some(unknown) = options.names.iter().find(|name| SCENARIOS.iter().all(|scenario| scenario.name != **name)) {
+        bail!("there is no scenario {unknown}; --list shows them");
+    }
+    if options.list {
+        chosen.iter().for_each(|scenario| println!("{}{}", scenario.name, if scenario.smoke { " (smoke)" } else { "" }));
+        return Ok(());
+    }
+    let versions = versions(&options.etcd)?;
+    let ground: Arc<dyn Ground> = match options.ground {
+        Where::Embedded => Arc::new(ground::embedded::Embedded::start(&options.etcd, versions).await?),
+        Where::Real => Arc::new(ground::real::Real::connect(options.xtask.clone(), versions).await?),
+    };
+    let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
+    let all = Instant::now();
+    for _ in 0..options.repeat.max(1) {
+        for scenario in &chosen {
+            let started = Instant::now();
+            let outcome = run(&ground, scenario, options.keep).await;
+            let time = started.elapsed().as_secs_f64();
+            match outcome {
+                Outcome::Passed(what) => {
+                    passed += 1;
+                    println!("scenario {} ... ok ({time:.1} s) {what}", scenario.name);
+                }
+                Outcome::CannotRun(why) => {
+                    skipped += 1;
+                    println!("scenario {} ... cannot run on the {} ground: {why}", scenario.name, ground.name());
+                }
+                Outcome::Failed(error) => {
+                    failed.push(scenario.name);
+                    println!("scenario {} ... FAILED ({time:.1} s): {error:#}", scenario.name);
+                }
+            }
+        }
+    }
+    println!("{} ground, {:.0} s{}", ground.name(), all.elapsed().as_secs_f64(), if failed.is_empty() { String::new() } else { format!("; failed: {}", failed.join(", ")) });
+    println!("{passed} passed, {} failed, {skipped} skipped", failed.len());
+    if failed.is_empty() { Ok(()) } else { bail!("{} scenarios failed", failed.len()) }
+}
+
+async fn run(ground: &Arc<dyn Ground>, scenario: &Scenario, keep: bool) -> Outcome {
+    if let Some(why) = scenario.needs.iter().find_map(|need| ground.lacks(*need)) {
+        return Outcome::CannotRun(why);
+    }
+    let test = match Test::new(ground.clone(), scenario.name).await {
+        Ok(test) => test,
+        Err(error) => return Outcome::Failed(error),
+    };
+    let limit = Duration::from_secs(scenario.limit);
+    let result = match tokio::time::timeout(limit, (scenario.run)(&test)).await {
+        Ok(result) => result,
+        Err(_) => Err(anyhow::anyhow!("took longer than {} s", scenario.limit)),
+    };
+    if let Err(error) = &result {
+        println!("scenario {} failed: {error:#}. Its story:", scenario.name);
+        story::tell(&test).await;
+    }
+    // Whatever was broken is mended, and the operator works again, before the next one.
+    let mended = async {
+        ground.fault(ground::Fault::Heal).await.context("cannot undo cuts")?;
+        ground.start_operator().await.context("the operator does not come back")?;
+        if keep && result.is_err() { Ok(()) } else { test.clean_up().await.context("cannot clean up") }
+    };
+    let mended = mended.await;
+    match result.and_then(|what| mended.map(|()| what)) {
+        Ok(what) => Outcome::Passed(what),
+        Err(error) => Outcome::Failed(error),
+    }
+}
+
+/// The etcd versions in a folder, oldest first.
+fn versions(folder: &std::path::Path) -> Result<Vec<EtcdVersion>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("no etcd programs in {}; run ./x setup", folder.display()))?;
+    let mut versions: Vec<EtcdVersion> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    versions.sort();
+    if versions.is_empty() {
+        bail!("no etcd programs in {}; run ./x setup", folder.display());
+    }
+    Ok(versions)
+}

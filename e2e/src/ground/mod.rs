@@ -1,0 +1,63 @@
+//! The two grounds that every scenario runs on: the embedded Kubernetes and a real one. A ground gives a client, runs the
+//! operator, and breaks things.
+
+pub mod embedded;
+pub mod real;
+
+use anyhow::Result;
+use futures::future::BoxFuture;
+use stateward_api::EtcdVersion;
+
+/// Somewhere to run scenarios.
+pub trait Ground: Send + Sync {
+    /// `embedded` or `real`.
+    fn name(&self) -> &'static str;
+    /// An administrator's client.
+    fn client(&self) -> kube::Client;
+    /// The etcd versions that it has images of.
+    fn versions(&self) -> Vec<EtcdVersion>;
+    /// Why this ground cannot do something, if it cannot.
+    fn lacks(&self, need: Need) -> Option<&'static str>;
+    /// Breaks or mends something; returns when it has happened.
+    fn fault(&self, fault: Fault) -> BoxFuture<'_, Result<()>>;
+    /// Ends the operator as a crash does.
+    fn kill_operator(&self) -> BoxFuture<'_, Result<()>>;
+    /// Starts it again, and returns when it works.
+    fn start_operator(&self) -> BoxFuture<'_, Result<()>>;
+    /// The last lines of the operator's log.
+    fn operator_log(&self) -> BoxFuture<'_, String>;
+}
+
+/// What a scenario needs of its ground.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Three nodes that can be stopped one by one.
+    Nodes,
+    /// Cutting pods off from each other.
+    Cuts,
+    /// etcd of every minor from 3.2 to 3.7.
+    AllVersions,
+}
+
+/// What can be broken and mended. Pods and claims by namespace and name.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// End the processes of a pod.
+    Kill(String, String),
+    /// Stop them without ending them.
+    Freeze(String, String),
+    /// Let them go on.
+    Thaw(String, String),
+    /// Empty a claim's volume; its processes end.
+    LoseVolume(String, String),
+    /// Damage files of a claim's volume; its processes end.
+    CorruptVolume(String, String),
+    /// Take a node's power.
+    StopNode(String),
+    /// Give it back.
+    StartNode(String),
+    /// Let nothing pass between two pods.
+    Cut(String, String, String),
+    /// Undo all cuts.
+    Heal,
+}

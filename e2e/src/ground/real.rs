@@ -1,0 +1,128 @@
+//! The real ground: a Kubernetes that `./x kube up` started. Faults are `./x kube fault`; the operator is the shipped
+//! Deployment with the shipped rights.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{ListParams, LogParams};
+use stateward_api::EtcdVersion;
+use tokio::process::Command;
+
+use super::{Fault, Ground, Need};
+use crate::wait::until;
+
+/// Where the shipped manifests put the operator.
+const NAMESPACE: &str = "stateward-system";
+
+/// A real Kubernetes.
+pub struct Real {
+    client: kube::Client,
+    xtask: PathBuf,
+    versions: Vec<EtcdVersion>,
+}
+
+impl Real {
+    /// Takes the cluster of the kubeconfig in the environment. `xtask` is the program that breaks things.
+    pub async fn connect(xtask: PathBuf, versions: Vec<EtcdVersion>) -> Result<Self> {
+        let client = kube::Client::try_default().await.context("no kubeconfig; run this through ./x kube test")?;
+        let ground = Self { client, xtask, versions };
+        ground.start_operator().await?;
+        Ok(ground)
+    }
+
+    async fn xtask(&self, words: &[&str]) -> Result<()> {
+        let output = Command::new(&self.xtask).args(["kube", "fault"]).args(words).stdin(Stdio::null()).output().await.context("cannot run xtask")?;
+        if !output.status.success() {
+            bail!("kube fault {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(())
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    async fn operator_pods(&self) -> Result<Vec<Pod>> {
+        Ok(self.pods().list(&ListParams::default().labels("app.kubernetes.io/name=stateward")).await?.items)
+    }
+}
+
+impl Ground for Real {
+    fn name(&self) -> &'static str {
+        "real"
+    }
+
+    fn client(&self) -> kube::Client {
+        self.client.clone()
+    }
+
+    fn versions(&self) -> Vec<EtcdVersion> {
+        self.versions.clone()
+    }
+
+    fn lacks(&self, _need: Need) -> Option<&'static str> {
+        None
+    }
+
+    fn fault(&self, fault: Fault) -> BoxFuture<'_, Result<()>> {
+        async move {
+            let slash = |namespace: &str, name: &str| format!("{namespace}/{name}");
+            match &fault {
+                Fault::Kill(namespace, pod) => self.xtask(&["kill", &slash(namespace, pod)]).await,
+                Fault::Freeze(namespace, pod) => self.xtask(&["freeze", &slash(namespace, pod)]).await,
+                Fault::Thaw(namespace, pod) => self.xtask(&["thaw", &slash(namespace, pod)]).await,
+                Fault::LoseVolume(namespace, claim) => self.xtask(&["lose-volume", &slash(namespace, claim)]).await,
+                Fault::CorruptVolume(namespace, claim) => self.xtask(&["corrupt-volume", &slash(namespace, claim)]).await,
+                Fault::StopNode(node) => self.xtask(&["stop-node", node]).await,
+                Fault::StartNode(node) => self.xtask(&["start-node", node]).await,
+                Fault::Cut(namespace, a, b) => self.xtask(&["cut", &slash(namespace, a), &slash(namespace, b)]).await,
+                Fault::Heal => self.xtask(&["heal"]).await,
+            }
+        }
+        .boxed()
+    }
+
+    fn kill_operator(&self) -> BoxFuture<'_, Result<()>> {
+        async move {
+            for pod in self.operator_pods().await? {
+                let name = pod.metadata.name.unwrap_or_default();
+                self.xtask(&["kill", &format!("{NAMESPACE}/{name}")]).await?;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn start_operator(&self) -> BoxFuture<'_, Result<()>> {
+        async move {
+            let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), NAMESPACE);
+            until("the operator's Deployment to be available", 60, async || {
+                let deployment = deployments.get_opt("stateward").await?;
+                let ready = deployment.and_then(|deployment| deployment.status).and_then(|status| status.available_replicas);
+                Ok(ready.filter(|ready| *ready > 0))
+            })
+            .await
+            .map(drop)
+        }
+        .boxed()
+    }
+
+    fn operator_log(&self) -> BoxFuture<'_, String> {
+        async move {
+            let mut all = String::new();
+            for pod in self.operator_pods().await.unwrap_or_default() {
+                let name = pod.metadata.name.unwrap_or_default();
+                let options = LogParams { tail_lines: Some(60), ..LogParams::default() };
+                all += &format!("--- {name}\n{}\n", self.pods().logs(&name, &options).await.unwrap_or_else(|error| error.to_string()));
+            }
+            all
+        }
+        .boxed()
+    }
+}

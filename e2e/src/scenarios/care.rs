@@ -1,0 +1,44 @@
+//! Space runs out, claims grow.
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+use stateward_etcd::Error;
+
+use crate::test::Test;
+use crate::wait::until;
+
+pub async fn fill_the_quota(test: &Test) -> Result<String> {
+    test.created("c", json!({"size": 3, "maintenance": {"quota": "16Mi"}})).await?;
+    let client = test.endpoint("c").await?.client()?;
+    let value = vec![b'x'; 256 << 10];
+    let mut written = 0;
+    // The same key again and again: what fills the space is history, which compaction can give back.
+    let refused = loop {
+        match client.put("filler", value.clone()).await {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+        ensure!(written < 1000, "250 MiB went into a quota of 16 MiB");
+    };
+    ensure!(matches!(refused, Error::NoSpace(_)), "refused with {refused}");
+    until("writes to be taken again", 120, async || {
+        client.put("after", "the alarm").await?;
+        Ok(Some(()))
+    })
+    .await?;
+    test.settled("c", 60).await?;
+    Ok(format!("full after {written} writes of 256 KiB, cleared by itself"))
+}
+
+pub async fn claims_grow(test: &Test) -> Result<String> {
+    test.created("c", json!({"size": 1, "storage": {"size": "64Mi"}})).await?;
+    test.edit("c", json!({"storage": {"size": "128Mi"}})).await?;
+    until("the claim to ask for 128Mi", 60, async || {
+        let claim = &test.claims_of("c").await?[0];
+        let requests = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()).and_then(|resources| resources.requests.as_ref());
+        Ok(requests.and_then(|requests| requests.get("storage")).filter(|size| size.0 == "128Mi" || size.0 == "134217728").cloned())
+    })
+    .await?;
+    test.settled("c", 60).await?;
+    Ok(String::new())
+}

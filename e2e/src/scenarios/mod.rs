@@ -1,0 +1,90 @@
+//! The scenarios. Each is a sentence of the operations manual, with a client that writes all along and afterwards finds
+//! every acknowledged write.
+
+mod care;
+mod create;
+mod heal;
+mod operator;
+mod quorum;
+mod scale;
+mod spec;
+mod upgrade;
+
+use anyhow::Result;
+use futures::future::BoxFuture;
+
+use crate::ground::Need;
+use crate::test::Test;
+
+/// One scenario.
+pub struct Scenario {
+    /// What `--list` shows.
+    pub name: &'static str,
+    /// One of the dozen that matter most.
+    pub smoke: bool,
+    /// What it needs of its ground.
+    pub needs: &'static [Need],
+    /// Seconds it may take.
+    pub limit: u64,
+    /// What it does; the text goes into the summary.
+    pub run: for<'a> fn(&'a Test) -> BoxFuture<'a, Result<String>>,
+}
+
+macro_rules! scenarios {
+    ($($module:ident :: $name:ident $($smoke:ident)? $( [$($need:ident),*] )? $limit:literal ;)*) => {
+        /// All of them, in the order they run.
+        pub const SCENARIOS: &[Scenario] = &[$(
+            Scenario {
+                name: stringify!($name),
+                smoke: scenarios!(@smoke $($smoke)?),
+                needs: &[$($(Need::$need),*)?],
+                limit: $limit,
+                run: |test| Box::pin($module::$name(test)),
+            },
+        )*];
+    };
+    (@smoke) => { false };
+    (@smoke smoke) => { true };
+}
+
+scenarios! {
+    create::one_member smoke 120;
+    create::three_members smoke 180;
+    create::three_members_parallel smoke 180;
+    create::five_members 240;
+    create::recreate_under_the_same_name 240;
+    create::deleting_removes_everything smoke 180;
+    create::twenty_clusters_at_once 600;
+    scale::out_and_in smoke 300;
+    scale::change_of_mind 300;
+    scale::chosen_member_leaves_first 240;
+    scale::with_kubectl_scale_subresource 240;
+    heal::kill_the_leader smoke 180;
+    heal::delete_a_pod smoke 180;
+    heal::delete_pod_and_claim smoke 240;
+    heal::delete_all_pods smoke 240;
+    heal::lose_a_volume 240;
+    heal::corrupt_a_volume 300;
+    heal::freeze_a_member 240;
+    heal::ephemeral_member_lost 240;
+    heal::lose_a_node_for_good [Nodes] 400;
+    heal::cut_a_member_off [Cuts] 240;
+    operator::killed_during_create smoke 240;
+    operator::killed_during_scale 300;
+    operator::killed_during_replacement 300;
+    operator::restart_touches_no_pod smoke 180;
+    quorum::lost_without_consent 240;
+    quorum::recovered_from_survivor 300;
+    upgrade::one_minor smoke 300;
+    upgrade::refused_path 240;
+    upgrade::from_the_oldest_to_the_newest_and_back [AllVersions] 1500;
+    spec::bad_image_then_revert smoke 300;
+    spec::unsatisfiable_node_selector_then_revert 300;
+    spec::edits_reach_running_pods 300;
+    spec::labels_come_and_go_without_a_restart 240;
+    spec::pause 240;
+    spec::hibernate 240;
+    spec::wrong_specs_are_refused smoke 120;
+    care::fill_the_quota 300;
+    care::claims_grow 240;
+}

@@ -1,0 +1,156 @@
+//! A client that writes numbered keys all along, through the client service, and afterwards finds every one that was
+//! acknowledged.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use stateward_etcd::messages::RangeRequest;
+use stateward_etcd::{Client, Timeouts, Tls};
+use tokio_util::sync::CancellationToken;
+
+/// How to reach a cluster: the service's address, and certificates with the name to expect where it speaks TLS.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Address and port of the client service.
+    pub address: SocketAddr,
+    /// Certificates and name.
+    pub tls: Option<(Tls, String)>,
+}
+
+impl Endpoint {
+    /// A client of it. A new one is a new connection, which the service may lead to another member.
+    pub fn client(&self) -> Result<Client> {
+        let timeouts = Timeouts { connect: Duration::from_secs(1), request: Duration::from_secs(3) };
+        Ok(Client::new(self.address, self.tls.as_ref().map(|(tls, name)| (tls, name.as_str())), timeouts)?)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    acknowledged: Vec<u64>,
+    last: Option<Instant>,
+    longest_gap: Duration,
+    errors: u64,
+}
+
+/// The writing client at work.
+pub struct Writer {
+    endpoint: Arc<Mutex<Endpoint>>,
+    book: Arc<Mutex<Book>>,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+/// What the writer saw.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Writes that were acknowledged, all of which were found again.
+    pub acknowledged: usize,
+    /// The longest time without an acknowledgement.
+    pub longest_gap: Duration,
+}
+
+impl Writer {
+    /// Begins to write.
+    pub fn start(endpoint: Endpoint) -> Self {
+        let book = Arc::new(Mutex::new(Book::default()));
+        let stop = CancellationToken::new();
+        let endpoint = Arc::new(Mutex::new(endpoint));
+        let task = tokio::spawn(write(endpoint.clone(), book.clone(), stop.clone()));
+        Self { endpoint, book, stop, task }
+    }
+
+    /// From now on it is reached differently (TLS was switched on).
+    pub fn use_endpoint(&self, endpoint: Endpoint) {
+        *self.endpoint.lock().expect("no panic while held") = endpoint;
+    }
+
+    /// How many writes were acknowledged so far.
+    pub fn count(&self) -> usize {
+        self.book.lock().expect("no panic while held").acknowledged.len()
+    }
+
+    /// Forget the longest gap so far: only what comes counts.
+    pub fn measure_from_here(&self) {
+        self.book.lock().expect("no panic while held").longest_gap = Duration::ZERO;
+    }
+
+    /// Waits until this many more writes were acknowledged: the cluster serves.
+    pub async fn goes_on(&self, more: usize, seconds: u64) -> Result<()> {
+        let goal = self.count() + more;
+        let errors = || self.book.lock().expect("no panic while held").errors;
+        crate::wait::until(&format!("{more} more acknowledged writes ({} errors so far)", errors()), seconds, async || {
+            Ok((self.count() >= goal).then_some(()))
+        })
+        .await
+    }
+
+    /// Stops writing and reads every acknowledged key back.
+    pub async fn finish(self) -> Result<Written> {
+        self.stop.cancel();
+        self.task.await.context("the writing client failed")?;
+        let endpoint = self.endpoint.lock().expect("no panic while held").clone();
+        let (acknowledged, longest_gap) = {
+            let book = self.book.lock().expect("no panic while held");
+            (book.acknowledged.clone(), book.longest_gap)
+        };
+        let found = crate::wait::until("the written keys to be read", 30, async || {
+            let client = endpoint.client()?.with_request_timeout(Duration::from_secs(10));
+            let request = RangeRequest { key: b"e2e/".to_vec(), range_end: b"e2e0".to_vec(), keys_only: true, ..RangeRequest::default() };
+            let keys = client.range(request).await?.kvs.into_iter().map(|pair| pair.key);
+            Ok(Some(keys.collect::<std::collections::HashSet<_>>()))
+        })
+        .await?;
+        let lost: Vec<_> = acknowledged.iter().filter(|number| !found.contains(&key(**number))).collect();
+        if !lost.is_empty() {
+            bail!("{} of {} acknowledged writes are LOST, the first is number {}", lost.len(), acknowledged.len(), lost[0]);
+        }
+        if acknowledged.is_empty() {
+            bail!("not one write was acknowledged: the scenario proves nothing");
+        }
+        Ok(Written { acknowledged: acknowledged.len(), longest_gap })
+    }
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("e2e/{number:010}").into_bytes()
+}
+
+async fn write(endpoint: Arc<Mutex<Endpoint>>, book: Arc<Mutex<Book>>, stop: CancellationToken) {
+    let mut client: Option<Client> = None;
+    for number in 0.. {
+        if stop.is_cancelled() {
+            return;
+        }
+        if client.is_none() {
+            let endpoint = endpoint.lock().expect("no panic while held").clone();
+            client = endpoint.client().ok();
+        }
+        let Some(connected) = &client else { continue };
+        let answer = tokio::select! {
+            answer = connected.put(key(number), number.to_string()) => answer,
+            () = stop.cancelled() => return,
+        };
+        let now = Instant::now();
+        {
+            let mut book = book.lock().expect("no panic while held");
+            match answer {
+                Ok(_) => {
+                    book.acknowledged.push(number);
+                    if let Some(last) = book.last.replace(now) {
+                        book.longest_gap = book.longest_gap.max(now - last);
+                    }
+                }
+                Err(_) => {
+                    book.errors += 1;
+                    client = None;
+                }
+            }
+        }
+        // A steady, modest load: the tests are about safety, not throughput.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
