@@ -148,6 +148,9 @@ pub struct MemberStatus {
     /// How much of it is in use, rounded likewise.
     #[serde(default, skip_serializing_if = "is_default")]
     pub db_size_in_use: String,
+    /// Where the other members reach it.
+    #[serde(rename = "peerURL", default, skip_serializing_if = "is_default")]
+    pub peer_url: String,
     /// The node it is on.
     #[serde(default, skip_serializing_if = "is_default")]
     pub node: String,

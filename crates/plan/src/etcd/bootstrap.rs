@@ -2,7 +2,7 @@
 
 use super::intent::Bootstrap;
 use super::record::{Bootstrapped, Record};
-use super::{Effect, Launch, SOON, Step, Stop, TlsStage, View, Work};
+use super::{Effect, Launch, SOON, Step, Stop, View, Work};
 
 pub(super) fn bootstrap(view: &View<'_>, record: &mut Record) -> Option<Step> {
     match &view.record.bootstrap {
@@ -126,12 +126,11 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
                         members: bootstrap.first.clone(),
                     },
                 };
-                let tls = if view.intent.tls { TlsStage::On } else { TlsStage::Off };
                 effects.push(Effect::CreatePod {
                     member: name.clone(),
                     launch,
                     version: view.version.clone(),
-                    tls,
+                    tls: view.stage,
                 });
             }
         }

@@ -30,12 +30,11 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
     } else {
         1
     };
-    let tls = if view.intent.tls { TlsStage::On } else { TlsStage::Off };
     let new: Vec<MemberName> = view.world.fresh_names.iter().take(at_once).cloned().collect();
     let mut members = initial_cluster(view.intent, &list.members);
     let mut effects = Vec::new();
     for name in &new {
-        let peer_url = view.intent.peer_url(name, view.intent.tls);
+        let peer_url = view.intent.peer_url(name, view.stage == TlsStage::On);
         members.push((name.clone(), peer_url.clone()));
         effects.push(Effect::AddMember {
             member: name.clone(),
@@ -52,7 +51,7 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
         member: first,
         launch: Launch::Join { members },
         version: view.version.clone(),
-        tls,
+        tls: view.stage,
     });
     // After a promotion etcd refuses the next add until every voter has been connected for 5 s.
     Some(

@@ -37,8 +37,10 @@ pub struct Intent {
     pub bootstrap: Bootstrap,
     /// Where data lives.
     pub storage: Storage,
-    /// Peers and clients speak TLS.
+    /// Peers speak TLS.
     pub tls: bool,
+    /// New settings reach a pod only when the user deletes it.
+    pub on_delete: bool,
     /// Hash of the wishes that a pod is made from. A pod with another one is restarted, one at a time.
     pub template: String,
     /// Hash of the wishes that reach a pod without a restart.
@@ -175,6 +177,8 @@ impl Intent {
             },
             storage,
             tls: cluster.tls().peers(),
+            on_delete: spec.update_strategy.as_ref().and_then(|strategy| strategy.type_)
+                == Some(api::UpdateStrategyType::OnDelete),
             template: template(cluster),
             metadata: manifests::hash(&spec.pod.as_ref().map(|pod| (&pod.labels, &pod.annotations))),
             services: ServiceHashes {
@@ -194,6 +198,14 @@ impl Intent {
             defragment_above: (!care.disabled).then_some(min_size),
             domain: cluster.cluster_domain().trim_matches('.').to_owned(),
         })
+    }
+
+    /// The same, with the certificate authority that the pods must trust: etcd reads it only when it starts.
+    pub fn trusting(mut self, authority: Option<&str>) -> Self {
+        if let Some(authority) = authority {
+            self.template = manifests::hash(&(&self.template, authority));
+        }
+        self
     }
 
     /// Data outlives pods.

@@ -4,7 +4,7 @@
 //! One at a time, since two members that start with `existing` at the same moment wait for each other's answer (etcd.md).
 
 use super::members::{Fate, initial_cluster, owner};
-use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, SOON, Step, Stop, TlsStage, View, Work};
+use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, SOON, Step, Stop, View, Work};
 
 pub(super) fn join(view: &View<'_>) -> Option<Step> {
     match &view.world.list {
@@ -148,7 +148,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         member: name.clone(),
         launch: Launch::Join { members: expected },
         version: view.version.clone(),
-        tls: if view.intent.tls { TlsStage::On } else { TlsStage::Off },
+        tls: view.stage_of(name),
     });
     Some(Step::new(Work::Scaling, "StartingMember", format!("starting {name}")).with(effects))
 }

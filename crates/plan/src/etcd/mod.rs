@@ -21,6 +21,7 @@ mod report;
 mod restart;
 mod roll;
 mod seal;
+mod secure;
 mod services;
 mod shrink;
 pub mod status;
@@ -132,6 +133,8 @@ struct View<'a> {
     version: EtcdVersion,
     /// Why the version in the spec is not followed.
     refused: Option<PathRefused>,
+    /// How far TLS between peers is on in the pods that are made now.
+    stage: TlsStage,
 }
 
 impl View<'_> {
@@ -149,6 +152,15 @@ impl View<'_> {
 
     fn leader(&self) -> Option<MemberId> {
         self.world.list.as_ref().and_then(|list| list.leader)
+    }
+
+    /// How far TLS is on in this member's pod: it must listen as the list tells its peers.
+    fn stage_of(&self, member: &MemberName) -> TlsStage {
+        match self.record.members.get(member) {
+            Some(known) if known.peer_url.starts_with("https:") => TlsStage::On,
+            Some(_) if self.stage == TlsStage::On => TlsStage::Prepared,
+            _ => self.stage,
+        }
     }
 
     /// Every voter of the list answers, strangers included only by being few enough not to matter.
@@ -175,6 +187,7 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
         members,
         version,
         refused,
+        stage: secure::stage(intent, world),
     };
     let step = decide(&view, &mut next);
     let report = report::report(&view, &next, &step);
@@ -202,6 +215,17 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         return step;
     }
     let mut effects = services::services(view);
+    if let Secrets::Due { first } = view.world.secrets {
+        effects.push(Effect::IssueCertificates);
+        if first {
+            return Step::new(
+                Work::Creating,
+                "IssuingCertificates",
+                "issuing the certificates of the cluster",
+            )
+            .with(effects);
+        }
+    }
     effects.extend(seal::seal(view));
     let mut step = bootstrap::bootstrap(view, record)
         .or_else(|| recover::recover(view, record))
@@ -249,6 +273,7 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
                 Remembered {
                     id: Some(listed.id),
                     voter: !listed.learner,
+                    peer_url: listed.peer_urls.first().cloned().unwrap_or_default(),
                 },
             ))
         })

@@ -21,6 +21,8 @@ pub struct Record {
     pub current: Option<EtcdVersion>,
     /// The last version whose path was accepted.
     pub target: Option<EtcdVersion>,
+    /// The version that etcd was told to make its data readable for.
+    pub downgrade: Option<EtcdVersion>,
     /// Since when no quorum answers.
     pub quorum_lost: Option<Timestamp>,
     /// A recovery with the user's consent, in progress.
@@ -47,6 +49,8 @@ pub struct Remembered {
     pub id: Option<MemberId>,
     /// It votes.
     pub voter: bool,
+    /// Where peers reach it.
+    pub peer_url: String,
 }
 
 /// A recovery in progress.

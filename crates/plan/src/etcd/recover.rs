@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::intent::Recovery;
 use super::members::{Fate, elapsed};
 use super::record::{Record, Recovering};
-use super::{Effect, LATER, Launch, LaunchKind, MemberName, Note, SOON, Step, Stop, TlsStage, View, Work};
+use super::{Effect, LATER, Launch, LaunchKind, MemberName, Note, SOON, Step, Stop, View, Work};
 
 pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
     if let Some(recovering) = &view.record.recovery {
@@ -196,13 +196,12 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
                 survivor: survivor.clone(),
                 started: true,
             });
-            let tls = if view.intent.tls { TlsStage::On } else { TlsStage::Off };
             Some(
                 doing(format!("starting {survivor} as the only member")).with([Effect::CreatePod {
                     member: survivor.clone(),
                     launch: Launch::ForceNew,
                     version: view.version.clone(),
-                    tls,
+                    tls: view.stage_of(survivor),
                 }]),
             )
         }

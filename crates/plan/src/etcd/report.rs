@@ -99,6 +99,8 @@ pub struct MemberLine {
     pub message: String,
     /// Size of its database, rounded so that it does not change all the time.
     pub db_size: Option<u64>,
+    /// Where peers reach it.
+    pub peer_url: String,
     /// The node it runs on.
     pub node: Option<String>,
     /// UIDs of its pod and its claim.
@@ -267,6 +269,11 @@ fn line(view: &View<'_>, member: &super::Member<'_>) -> MemberLine {
         },
         message,
         db_size: member.answer.map(|answer| rounded(answer.db_size)),
+        peer_url: match (member.listed, remembered) {
+            (Some(listed), _) => listed.peer_urls.first().cloned().unwrap_or_default(),
+            (None, Some(known)) => known.peer_url.clone(),
+            (None, None) => String::new(),
+        },
         node: member.pod.and_then(|pod| pod.node.clone()),
         pod: member.pod.map(|pod| pod.uid.clone()),
         claim: member.claim.map(|claim| claim.uid.clone()),

@@ -2,7 +2,7 @@
 //! quorum, and all come back at once.
 
 use super::members::Fate;
-use super::{Effect, Launch, Step, Stop, TlsStage, View, Work};
+use super::{Effect, Launch, Step, Stop, View, Work};
 
 pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
     let mut effects = Vec::new();
@@ -22,7 +22,7 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
                     member: member.name.clone(),
                     launch: Launch::Sealed,
                     version: view.version.clone(),
-                    tls: if view.intent.tls { TlsStage::On } else { TlsStage::Off },
+                    tls: view.stage_of(&member.name),
                 });
                 names.push(member.name.0.as_str());
             }
@@ -66,5 +66,5 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
 
 /// The pod was made from other wishes than today's.
 pub(super) fn outdated(view: &View<'_>, pod: &super::Pod) -> bool {
-    pod.template != view.intent.template || pod.version != view.version
+    pod.template != view.intent.template || pod.version != view.version || pod.tls != view.stage
 }

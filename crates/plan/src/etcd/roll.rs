@@ -3,7 +3,7 @@
 
 use super::record::Record;
 use super::restart::outdated;
-use super::{Effect, LATER, Note, SOON, Step, Stop, View, Work};
+use super::{Effect, LATER, Note, SOON, Step, Stop, TlsStage, View, Work};
 
 pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
@@ -50,6 +50,19 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
     if !view.intent.is_durable() {
         return None; // Members without durable data are replaced, not restarted: `grow` and `shrink` do it.
     }
+    if let Some(step) = downgrade(view, record) {
+        return Some(step.with(relabel));
+    }
+    if view.intent.on_delete {
+        return Some(
+            Step::new(
+                work,
+                "WaitingForDelete",
+                format!("{done} of {total} members are up to date; updateStrategy is OnDelete: delete a pod to restart it with the new settings"),
+            )
+            .with(relabel),
+        );
+    }
     let leader = view.leader();
     let followers = stale
         .iter()
@@ -84,11 +97,22 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
             .wake(SOON),
         );
     }
-    let restart = Effect::DeletePod {
+    let mut effects = Vec::new();
+    // Peers learn the new address before the member listens on it; it calls them meanwhile.
+    let url = view.intent.peer_url(&member.name, view.stage == TlsStage::On);
+    if listed.peer_urls != [url.clone()] {
+        effects.push(Effect::UpdatePeerUrl {
+            member: member.name.clone(),
+            id: listed.id,
+            peer_url: url,
+            cluster: list.cluster,
+        });
+    }
+    effects.push(Effect::DeletePod {
         member: member.name.clone(),
         uid: pod.uid.clone(),
         how: Stop::Restart,
-    };
+    });
     let what = if new_version {
         format!("restarted with etcd {}", view.version)
     } else {
@@ -105,13 +129,47 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
             reason,
             format!("{done} of {total} members are up to date; {} is {what}", member.name),
         )
-        .with([restart, Effect::Tell(note)]),
+        .with(effects)
+        .with([Effect::Tell(note)]),
     )
+}
+
+/// A lower minor version can only read what the members have made readable for it (3.6 and later can).
+fn downgrade(view: &View<'_>, record: &mut Record) -> Option<Step> {
+    let list = view.world.list.as_ref()?;
+    let current = record.current.as_ref()?;
+    if view.version.minor() >= current.minor() {
+        return None;
+    }
+    let storage = |member: &super::Member<'_>| member.answer.and_then(|answer| answer.storage_minor);
+    let waiting: Vec<_> = view
+        .voters()
+        .filter(|member| storage(member).is_some_and(|minor| minor > view.version.minor()))
+        .map(|member| member.name.0.as_str())
+        .collect();
+    if waiting.is_empty() {
+        return None;
+    }
+    let message = format!(
+        "going back to {}: etcd makes the data of {} readable for it first",
+        view.version,
+        waiting.join(", ")
+    );
+    let step = Step::new(Work::Upgrading, "Downgrading", message).wake(LATER);
+    if record.downgrade.as_ref() == Some(&view.version) {
+        return Some(step);
+    }
+    record.downgrade = Some(view.version.clone());
+    Some(step.with([Effect::EnableDowngrade {
+        to: view.version.clone(),
+        cluster: list.cluster,
+    }]))
 }
 
 /// All pods are as wished and every voter answers: this is the version now.
 fn finish(view: &View<'_>, record: &mut Record) {
     if view.all_voters_healthy() && view.voters().next().is_some() {
         record.current = Some(view.version.clone());
+        record.downgrade = None;
     }
 }

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_cluster::{
     BootstrapPhase, BootstrapRecord, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, MembersStatus,
-    OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord,
+    OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord, UpgradeRecord,
 };
 use stateward_api::names;
 
@@ -37,6 +37,7 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
             Remembered {
                 id: Some(id),
                 voter: role != MemberRole::Learner,
+                peer_url: member.peer_url.clone(),
             },
         ))
     });
@@ -54,6 +55,11 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
                 survivor: MemberName(record.seed.clone()),
                 started: record.phase == RecoveryPhase::Seeding,
             }),
+        downgrade: status
+            .upgrade
+            .as_ref()
+            .filter(|upgrade| upgrade.downgrade_enabled)
+            .and_then(|upgrade| version(&upgrade.to)),
         hibernating: conditions::get(&status.conditions, types::AVAILABLE)
             .is_some_and(|condition| condition.reason == "Hibernating"),
     }
@@ -135,6 +141,12 @@ pub fn status(
         .as_ref()
         .map(|bootstrap| bootstrap_record(old, intent, bootstrap, &now));
     new.recovery = recovery_record(old, record, &now);
+    new.upgrade = record.downgrade.as_ref().map(|to| UpgradeRecord {
+        from: new.current_version.clone(),
+        to: to.to_string(),
+        downgrade_enabled: true,
+        ..UpgradeRecord::default()
+    });
     new
 }
 
@@ -184,6 +196,7 @@ fn member(line: &MemberLine) -> MemberStatus {
             .db_size
             .map(|bytes| format!("{}Ki", bytes >> 10))
             .unwrap_or_default(),
+        peer_url: line.peer_url.clone(),
         node: line.node.clone().unwrap_or_default(),
         pod_uid: line.pod.as_ref().map(|uid| uid.0.clone()).unwrap_or_default(),
         claim_uid: line.claim.as_ref().map(|uid| uid.0.clone()).unwrap_or_default(),
@@ -256,6 +269,7 @@ mod tests {
                 Remembered {
                     id: Some(id),
                     voter: true,
+                    peer_url: "http://a".into(),
                 },
             )]
             .into(),
@@ -267,6 +281,7 @@ mod tests {
                 started: true,
             }),
             hibernating: false,
+            downgrade: None,
         };
         let cluster: stateward_api::EtcdCluster = serde_json::from_value(
             serde_json::json!({"metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": {"size": 3}}),
@@ -282,6 +297,7 @@ mod tests {
             health: Health::Healthy,
             message: String::new(),
             db_size: None,
+            peer_url: "http://a".into(),
             node: None,
             pod: None,
             claim: None,

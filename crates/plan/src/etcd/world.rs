@@ -85,7 +85,7 @@ pub struct World {
     pub list: Option<MemberList>,
     /// Nodes that Kubernetes itself holds for dead, with since when.
     pub dead_nodes: BTreeMap<String, Timestamp>,
-    /// The versions of the secrets the pods mount, as one hash; `None` where no secret is used or one is missing.
+    /// The secrets with certificates.
     pub secrets: Secrets,
     /// Unused member names, drawn by the caller. The planner takes from the front.
     pub fresh_names: Vec<MemberName>,
@@ -98,11 +98,14 @@ pub struct World {
 /// The state of the secrets a TLS cluster needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Secrets {
-    /// No TLS, no secrets.
+    /// No TLS, or all there.
     #[default]
-    Unneeded,
-    /// All there; the hash of their contents.
-    Present(String),
+    Good,
+    /// To be issued, or renewed, by Stateward; `true` when nothing can start before.
+    Due {
+        /// None is there yet.
+        first: bool,
+    },
     /// Named in the spec and not there, or without a key they need.
     Missing(String),
 }
@@ -260,6 +263,8 @@ pub struct Answer {
     pub learner: bool,
     /// Server version.
     pub version: EtcdVersion,
+    /// The minor version that its data is readable for (3.6 and later say so).
+    pub storage_minor: Option<u64>,
     /// Raft term.
     pub term: u64,
     /// Raft index: how far its log goes.
