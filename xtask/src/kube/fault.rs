@@ -72,17 +72,17 @@ pub(crate) enum Fault {
 #[derive(clap::Args)]
 pub(crate) struct PodProcesses {
     /// The pod
-    pod: Name,
+    pub(crate) pod: Name,
     /// Only this container
     #[arg(long)]
-    container: Option<String>,
+    pub(crate) container: Option<String>,
 }
 
 /// NAMESPACE/NAME; `default` where no namespace is given.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Name {
-    namespace: String,
-    name: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
 }
 
 impl std::str::FromStr for Name {

@@ -7,6 +7,7 @@
 //! network; the one way in is a relay to the API server on a loopback port.
 
 mod build;
+mod check;
 mod claims;
 mod control;
 mod down;
@@ -60,6 +61,8 @@ enum Verb {
         /// Archives as `./x image` writes them
         archives: Vec<PathBuf>,
     },
+    /// Does this ground do what tests rely on? Claims, names, services, faults, a node that loses its power
+    Check,
     /// Break something, or mend it
     #[command(subcommand)]
     Fault(fault::Fault),
@@ -89,6 +92,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
         Verb::Env => status::env(&run),
         Verb::Exec { command } => net::exec(&run, command),
         Verb::Load { archives } => node::load(paths, &run, archives),
+        Verb::Check => check::run(paths, &run),
         Verb::Fault(fault) => fault::run(paths, &run, fault),
         Verb::Guest(options) => guest::run(paths, &run, options),
         Verb::Relay => relay::run(&run),

@@ -11,9 +11,11 @@ use crate::shell::cmd;
 /// The provisioner's name in the storage class.
 pub(crate) const PROVISIONER: &str = "stateward.local/folders";
 
-const OBJECTS: &str = include_str!("objects.yaml");
+/// What every cluster has.
+pub(crate) const OBJECTS: &str = include_str!("objects.yaml");
 
-pub(crate) fn apply(parts: &Parts, run: &Run) -> Result<()> {
+/// Applies manifests as admin.
+pub(crate) fn apply(parts: &Parts, run: &Run, manifests: &str) -> Result<()> {
     let mut child = kubectl(parts, run)
         .args(["apply", "--server-side", "-f", "-"])
         .stdin(Stdio::piped())
@@ -21,10 +23,10 @@ pub(crate) fn apply(parts: &Parts, run: &Run) -> Result<()> {
         .spawn()
         .context("cannot start kubectl")?;
     if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(OBJECTS.as_bytes())?;
+        stdin.write_all(manifests.as_bytes())?;
     }
     if !child.wait()?.success() {
-        bail!("the first objects were refused");
+        bail!("kubectl apply failed");
     }
     Ok(())
 }

@@ -111,7 +111,7 @@ fn start(run: &Run, parts: &Parts, args: &Args, archives: &[std::path::PathBuf])
             output(kubectl(parts, run).args(["get", "--raw", "/readyz"]))
         })?;
         fs::write(guest::api_ready(run), "")?;
-        objects::apply(parts, run)?;
+        objects::apply(parts, run, objects::OBJECTS)?;
         images.join().unwrap_or_else(|_| bail!("a thread ended badly"))
     })?;
     for node in Guest::all(nodes).skip(1) {
