@@ -17,6 +17,13 @@
 //! Tables: [`table::table`] with [`table::Columns`] (`BuiltIn(kind)`, or `custom(additionalPrinterColumns)` once per
 //! version); [`table::jsonpath::Path`] also serves the scale subresource's paths.
 //!
+//! Built-in kinds: [`builtin::decode`] (gives the object and its unknown fields; the error is a 400's message) and
+//! [`builtin::strict_error`].
+//!
+//! OpenAPI: [`openapi::v2_json`], [`openapi::v2_protobuf`] (when [`openapi::wants_protobuf`]; answer with
+//! [`openapi::PROTOBUF`]), [`openapi::v3_index`], [`openapi::v3`]: each builds bytes; keep them until a definition
+//! changes.
+//!
 //! Errors: [`error::FieldError`]: `Display` for messages, `cause()` for `details.causes`, [`error::aggregate`] for the
 //! text of a 422 (`Kind.group "name" is invalid: <aggregate>`).
 
@@ -33,8 +40,11 @@ pub(crate) mod default;
 pub(crate) mod definitions;
 pub(crate) mod error;
 pub(crate) mod formats;
+#[cfg(test)]
+mod fuzz;
 pub(crate) mod gofmt;
 pub(crate) mod merge_keys;
+pub(crate) mod openapi;
 pub(crate) mod prune;
 pub(crate) mod quantity;
 pub(crate) mod strategic;
