@@ -1,13 +1,14 @@
 //! What a real Kubernetes is made of, and where it is in the cache: programs from the Go module proxy, the container
 //! runtime from Debian's packages (unpacked: installing containerd would start a service), images of our own.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
+use super::store;
 use crate::paths::Paths;
 use crate::shell::{cmd, output, run};
-use crate::{debian, golang, image, pins};
+use crate::{debian, golang, pins};
 
 /// Where the parts are.
 pub(crate) struct Parts {
@@ -41,7 +42,8 @@ impl Parts {
         golang::build(paths, &pins::coredns(), &self.coredns)?;
         etcds(paths)?;
         let packages = ["containerd", "runc", "containernetworking-plugins"];
-        debian::tree(paths, "bookworm", &packages, &self.runtime)
+        debian::tree(paths, "bookworm", &packages, &self.runtime)?;
+        store::ensure(paths, self).map(drop)
     }
 
     pub(crate) fn program(&self, name: &str) -> PathBuf {
@@ -79,11 +81,6 @@ pub(crate) fn etcds(paths: &Paths) -> Result<()> {
         }
     }
     crate::setup::ensure(paths)
-}
-
-/// The images every node has from the start: pause, and every etcd.
-pub(crate) fn images(paths: &Paths) -> Result<Vec<PathBuf>> {
-    Ok(vec![image::pause(paths)?, image::etcds(paths)?])
 }
 
 /// Says what is missing to run a real Kubernetes here, all at once; installs what root may install.
@@ -128,11 +125,4 @@ pub(crate) fn check_machine(paths: &Paths) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// True when `path` is there; the error says who should have made it.
-pub(crate) fn expect(path: &Path) -> Result<&Path> {
-    path.exists()
-        .then_some(path)
-        .with_context(|| format!("{} is not there", path.display()))
 }

@@ -62,7 +62,7 @@ pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
     let claims = Daemon {
         name: "claims".into(),
         command: cmd(run.program(), ["kube", "--name", &run.name, "claims"]),
-        after: None,
+        after: Vec::new(),
     };
     let ready = || api_ready(run);
     Ok(vec![

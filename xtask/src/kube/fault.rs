@@ -14,11 +14,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::build::{self, Parts};
+use super::build::Parts;
 use super::layout::{Guest, Run};
 use super::objects::kubectl;
 use super::process::Process;
-use super::{guest, net, node, up};
+use super::{guest, net, up};
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
@@ -112,7 +112,7 @@ pub(crate) fn run(paths: &Paths, run: &Run, fault: &Fault) -> Result<()> {
         Fault::LoseVolume { claim } => ground.damage(claim, empty),
         Fault::CorruptVolume { claim, file } => ground.damage(claim, |folder| corrupt(folder, file.as_deref())),
         Fault::StopNode { node } => ground.stop_node(node),
-        Fault::StartNode { node } => ground.start_node(paths, node),
+        Fault::StartNode { node } => ground.start_node(node),
         Fault::Cut { a, b, one_way } => ground.cut(a, b, *one_way),
         Fault::Heal => ground.each_namespace("add table inet stateward_cut\ndelete table inet stateward_cut\n"),
     }
@@ -181,15 +181,15 @@ impl Ground<'_> {
         net::remove_node(self.run, node)
     }
 
-    fn start_node(&self, paths: &Paths, node: &Guest) -> Result<()> {
+    fn start_node(&self, node: &Guest) -> Result<()> {
         self.check_node(node)?;
         if Process::find(self.run, &node.to_string()).is_some() {
             bail!("{node} runs already");
         }
+        let before = up::sign_of_life(self.parts, self.run, node)?;
         net::make_node(self.run, node, self.nodes)?;
         guest::start(self.run, node)?;
-        node::make_ready(self.parts, self.run, node, &build::images(paths)?[..1])?;
-        up::wait_until_ready(self.parts, self.run, node)
+        up::wait_until_ready(self.parts, self.run, node, &before)
     }
 
     fn check_node(&self, node: &Guest) -> Result<()> {

@@ -29,8 +29,8 @@ pub(crate) struct Args {
 pub(crate) struct Daemon {
     pub(crate) name: String,
     pub(crate) command: Command,
-    /// Started once this file exists.
-    pub(crate) after: Option<PathBuf>,
+    /// Started once these files exist.
+    pub(crate) after: Vec<PathBuf>,
 }
 
 impl Daemon {
@@ -38,15 +38,13 @@ impl Daemon {
         Self {
             name: name.into(),
             command: cmd(program.as_ref(), arguments),
-            after: None,
+            after: Vec::new(),
         }
     }
 
-    pub(crate) fn after(self, file: PathBuf) -> Self {
-        Self {
-            after: Some(file),
-            ..self
-        }
+    pub(crate) fn after(mut self, file: PathBuf) -> Self {
+        self.after.push(file);
+        self
     }
 }
 
@@ -97,7 +95,7 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     fs::create_dir_all(run.guest(&args.guest))?;
     let daemons = match &args.guest {
         Guest::Control => control::daemons(run, &parts)?,
-        Guest::Node(_) => node::daemons(run, &parts, &args.guest)?,
+        Guest::Node(_) => node::daemons(paths, run, &parts, &args.guest)?,
     };
     supervise(run, daemons)
 }
@@ -133,7 +131,7 @@ fn supervise(run: &Run, daemons: Vec<Daemon>) -> Result<()> {
     loop {
         let mut later = Vec::new();
         for (when, mut daemon) in waiting {
-            if when > Instant::now() || daemon.after.as_ref().is_some_and(|file| !file.exists()) {
+            if when > Instant::now() || daemon.after.iter().any(|file| !file.exists()) {
                 later.push((when, daemon));
                 continue;
             }

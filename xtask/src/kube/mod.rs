@@ -21,6 +21,7 @@ mod pki;
 mod process;
 mod relay;
 mod status;
+mod store;
 mod up;
 
 use std::path::PathBuf;

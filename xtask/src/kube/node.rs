@@ -3,21 +3,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use super::build::{Parts, expect};
+use super::build::Parts;
 use super::guest::{Daemon, api_ready};
 use super::layout::{CONTROL, Guest, PODS, Run};
 use super::pki::kubeconfig;
-use super::process::wait_for;
+use super::store;
 use crate::image::PAUSE;
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
-pub(crate) fn daemons(run: &Run, parts: &Parts, node: &Guest) -> Result<Vec<Daemon>> {
+pub(crate) fn daemons(paths: &Paths, run: &Run, parts: &Parts, node: &Guest) -> Result<Vec<Daemon>> {
     let folder = run.guest(node);
     fs::create_dir_all(folder.join("cni"))?;
     fs::create_dir_all(run.volumes(&node.to_string()))?;
@@ -25,7 +24,9 @@ pub(crate) fn daemons(run: &Run, parts: &Parts, node: &Guest) -> Result<Vec<Daem
     fs::write(folder.join("cni/10-pods.conflist"), cni_config(node)?)?;
     fs::write(folder.join("kubelet.json"), kubelet_config(run, &folder)?)?;
     fs::write(folder.join("proxy.json"), proxy_config(run, &node.to_string())?)?;
-    let _ = fs::remove_file(ready(run, node)); // of an earlier life of this node
+    store::copy(&store::ensure(paths, parts)?, &folder.join("containerd"))?;
+    let socket = folder.join("containerd.sock");
+    let _ = fs::remove_file(&socket); // of an earlier life of this node
     let config = |file: &str| format!("--config={}", folder.join(file).display());
     let kubelet = [
         config("kubelet.json"),
@@ -47,7 +48,9 @@ pub(crate) fn daemons(run: &Run, parts: &Parts, node: &Guest) -> Result<Vec<Daem
     containerd.command.env("PATH", parts.search_path());
     Ok(vec![
         containerd,
-        Daemon::new(format!("{node}-kubelet"), parts.program("kubelet"), &kubelet).after(ready(run, node)),
+        Daemon::new(format!("{node}-kubelet"), parts.program("kubelet"), &kubelet)
+            .after(api_ready(run))
+            .after(socket),
         Daemon::new(
             format!("{node}-proxy"),
             parts.program("kube-proxy"),
@@ -55,25 +58,6 @@ pub(crate) fn daemons(run: &Run, parts: &Parts, node: &Guest) -> Result<Vec<Daem
         )
         .after(api_ready(run)),
     ])
-}
-
-/// Written when the node's images are there and the API server answers.
-fn ready(run: &Run, node: &Guest) -> PathBuf {
-    run.guest(node).join("ready")
-}
-
-/// Waits for the node's containerd, imports the images, and lets its kubelet start as soon as the first, `pause`, is there.
-pub(crate) fn make_ready(parts: &Parts, run: &Run, node: &Guest, archives: &[PathBuf]) -> Result<()> {
-    wait_for("containerd", Duration::from_secs(60), || {
-        output(ctr(parts, run, node).arg("version"))
-    })?;
-    let (pause, others) = archives.split_at(archives.len().min(1));
-    import(parts, run, node, pause)?;
-    wait_for("the API server", Duration::from_secs(60), || {
-        expect(&api_ready(run)).map(drop)
-    })?;
-    fs::write(ready(run, node), "")?;
-    import(parts, run, node, others)
 }
 
 /// `./x kube load`: imports archives on every node.

@@ -3,13 +3,13 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use super::build::{self, Parts};
 use super::layout::{CONTROL, Facts, Guest, Run};
 use super::objects::kubectl;
 use super::process::{Process, wait_for};
-use super::{down, guest, net, node, objects, pki, status};
+use super::{down, guest, net, objects, pki, status};
 use crate::paths::Paths;
 use crate::pins;
 use crate::shell::{cmd, output};
@@ -33,8 +33,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     let parts = Parts::new(paths, &args.version);
     if args.build_only {
-        parts.ensure(paths, &args.version)?;
-        return build::images(paths).map(drop);
+        return parts.ensure(paths, &args.version);
     }
     build::check_machine(paths)?;
     if Process::find(run, "control").is_some() {
@@ -50,9 +49,8 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     }
     down::run(run)?; // what a crash left
     parts.ensure(paths, &args.version)?;
-    let archives = build::images(paths)?;
     let begun = Instant::now();
-    if let Err(error) = start(run, &parts, args, &archives) {
+    if let Err(error) = start(run, &parts, args) {
         eprintln!(
             "the logs are in {}; the guests said last:",
             run.folder.join("log").display()
@@ -77,7 +75,7 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     status::summary(run)
 }
 
-fn start(run: &Run, parts: &Parts, args: &Args, archives: &[std::path::PathBuf]) -> Result<()> {
+fn start(run: &Run, parts: &Parts, args: &Args) -> Result<()> {
     let nodes = usize::from(args.nodes);
     fs::create_dir_all(&run.folder)?;
     let search = "search default.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n";
@@ -105,17 +103,13 @@ fn start(run: &Run, parts: &Parts, args: &Args, archives: &[std::path::PathBuf])
     for guest in Guest::all(nodes) {
         guest::start(run, &guest)?;
     }
-    std::thread::scope(|scope| {
-        let images = scope.spawn(|| node::on_all_nodes(nodes, |node| node::make_ready(parts, run, node, archives)));
-        wait_for("the API server", LIMIT, || {
-            output(kubectl(parts, run).args(["get", "--raw", "/readyz"]))
-        })?;
-        fs::write(guest::api_ready(run), "")?;
-        objects::apply(parts, run, objects::OBJECTS)?;
-        images.join().unwrap_or_else(|_| bail!("a thread ended badly"))
+    wait_for("the API server", LIMIT, || {
+        output(kubectl(parts, run).args(["get", "--raw", "/readyz"]))
     })?;
+    fs::write(guest::api_ready(run), "")?;
+    objects::apply(parts, run, objects::OBJECTS)?;
     for node in Guest::all(nodes).skip(1) {
-        wait_until_ready(parts, run, &node)?;
+        wait_until_ready(parts, run, &node, "")?;
     }
     wait_for("the default service account", LIMIT, || {
         output(kubectl(parts, run).args(["get", "serviceaccount", "default"]))
@@ -123,15 +117,24 @@ fn start(run: &Run, parts: &Parts, args: &Args, archives: &[std::path::PathBuf])
     Ok(())
 }
 
-/// Until the node says of itself that pods can be put on it.
-pub(crate) fn wait_until_ready(parts: &Parts, run: &Run, node: &Guest) -> Result<()> {
+/// Until the node says of itself that pods can be put on it, and has done so later than `before`, an answer of [`sign_of_life`].
+pub(crate) fn wait_until_ready(parts: &Parts, run: &Run, node: &Guest, before: &str) -> Result<()> {
     let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
     wait_for(&format!("{node} to be ready"), LIMIT, || {
+        ensure!(sign_of_life(parts, run, node)? != before, "it gave no sign of life yet");
         let answer = output(kubectl(parts, run).args(["get", "node", &node.to_string(), "-o", path]))?;
-        if answer == "True" {
-            Ok(())
-        } else {
-            bail!("its Ready condition is {answer:?}")
-        }
+        ensure!(answer == "True", "its Ready condition is {answer:?}");
+        Ok(())
     })
+}
+
+/// When the node's kubelet last said that it lives.
+pub(crate) fn sign_of_life(parts: &Parts, run: &Run, node: &Guest) -> Result<String> {
+    let words = [
+        "get",
+        "lease",
+        "--namespace=kube-node-lease",
+        "-o=jsonpath={.spec.renewTime}",
+    ];
+    output(kubectl(parts, run).args(words).arg(node.to_string()))
 }
