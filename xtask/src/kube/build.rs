@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use super::store;
+use super::root;
 use crate::paths::Paths;
 use crate::shell::{cmd, output, run};
-use crate::{debian, golang, pins};
+use crate::{debian, golang, image, pins};
 
 /// Where the parts are.
 pub(crate) struct Parts {
@@ -43,7 +43,8 @@ impl Parts {
         etcds(paths)?;
         let packages = ["containerd", "runc", "containernetworking-plugins"];
         debian::tree(paths, "bookworm", &packages, &self.runtime)?;
-        store::ensure(paths, self).map(drop)
+        image::pause(paths)?;
+        image::etcds(paths).map(drop)
     }
 
     pub(crate) fn program(&self, name: &str) -> PathBuf {
@@ -97,7 +98,7 @@ pub(crate) fn check_machine(paths: &Paths) -> Result<()> {
         .map(|(_, package)| *package)
         .collect();
     packages.dedup();
-    let root = nix::unistd::geteuid().is_root();
+    let root = root::is_root();
     if root && !packages.is_empty() {
         eprintln!("installing {}", packages.join(" "));
         let install = || run(cmd("apt-get", ["install", "-qq", "-y", "--no-install-recommends"]).args(&packages));
@@ -106,7 +107,10 @@ pub(crate) fn check_machine(paths: &Paths) -> Result<()> {
     }
     let mut lacks = Vec::new();
     if !root {
-        lacks.push("root: network namespaces, mounts and containers need it (sudo -E ./x kube up)".to_owned());
+        let command = root::as_root(paths)?.join(" ");
+        lacks.push(format!(
+            "root, for network namespaces, mounts and containers: sudo {command}"
+        ));
     }
     if !packages.is_empty() {
         lacks.push(format!("packages: sudo apt-get install -y {}", packages.join(" ")));

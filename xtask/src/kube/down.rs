@@ -8,15 +8,15 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use super::layout::Run;
-use super::net;
 use super::process::Process;
+use super::{net, root};
 
 /// Where a node's containerd keeps a folder for each container.
 const STATE: &str = "containerd/io.containerd.grpc.v1.cri";
 
 pub(crate) fn run(run: &Run) -> Result<()> {
-    if run.folder.exists() && !nix::unistd::geteuid().is_root() {
-        bail!("root is needed to end it: sudo -E ./x kube down");
+    if run.folder.exists() && !root::is_root() {
+        bail!("root is needed to end it");
     }
     for name in Process::recorded(run) {
         if let Some(process) = Process::find(run, &name) {

@@ -20,6 +20,7 @@ mod objects;
 mod pki;
 mod process;
 mod relay;
+mod root;
 mod status;
 mod store;
 mod up;
@@ -82,6 +83,11 @@ pub(crate) use build::etcds;
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     let run = layout::Run::new(paths, &args.name)?;
+    match &args.verb {
+        Verb::Up(options) => options.build(paths)?,
+        Verb::Down | Verb::Exec { .. } | Verb::Load { .. } | Verb::Check | Verb::Fault(_) => root::become_root(paths)?,
+        _ => {}
+    }
     let _lock = match &args.verb {
         Verb::Up(_) | Verb::Down => Some(run.lock()?),
         _ => None,

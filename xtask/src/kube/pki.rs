@@ -40,6 +40,9 @@ pub(crate) fn make(run: &Run, nodes: usize, port: u16) -> Result<()> {
     fs::write(run.folder.join("pki/accounts.pub"), accounts.public_key_pem())?;
 
     pki.kubeconfig(&run.kubeconfig(), "kubernetes-admin", Some("system:masters"))?;
+    // Whoever became root by sudo uses it as themselves.
+    let id = |name: &str| std::env::var(name).ok().and_then(|id| id.parse().ok());
+    std::os::unix::fs::chown(run.kubeconfig(), id("SUDO_UID"), id("SUDO_GID"))?;
     for (file, user) in [
         ("controller-manager", "system:kube-controller-manager"),
         ("scheduler", "system:kube-scheduler"),

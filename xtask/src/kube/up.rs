@@ -9,7 +9,7 @@ use super::build::{self, Parts};
 use super::layout::{CONTROL, Facts, Guest, Run};
 use super::objects::kubectl;
 use super::process::{Process, wait_for};
-use super::{down, guest, net, objects, pki, status};
+use super::{down, guest, net, objects, pki, root, status, store};
 use crate::paths::Paths;
 use crate::pins;
 use crate::shell::{cmd, output};
@@ -30,12 +30,27 @@ pub(crate) struct Args {
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+impl Args {
+    /// Builds what is missing, which any user may do, then becomes root if it can.
+    pub(crate) fn build(&self, paths: &Paths) -> Result<()> {
+        if !self.build_only && !root::is_root() {
+            build::check_machine(paths).or_else(|lack| if root::can_become_root() { Ok(()) } else { Err(lack) })?;
+        }
+        Parts::new(paths, &self.version).ensure(paths, &self.version)?;
+        if self.build_only {
+            Ok(())
+        } else {
+            root::become_root(paths)
+        }
+    }
+}
+
 pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
-    let parts = Parts::new(paths, &args.version);
     if args.build_only {
-        return parts.ensure(paths, &args.version);
+        return Ok(());
     }
     build::check_machine(paths)?;
+    let parts = Parts::new(paths, &args.version);
     if Process::find(run, "control").is_some() {
         let facts = run.facts()?;
         if facts.version != args.version || facts.nodes != usize::from(args.nodes) {
@@ -48,7 +63,7 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
         return status::summary(run);
     }
     down::run(run)?; // what a crash left
-    parts.ensure(paths, &args.version)?;
+    store::ensure(paths, &parts)?;
     let begun = Instant::now();
     if let Err(error) = start(run, &parts, args) {
         eprintln!(
