@@ -5,6 +5,7 @@
 mod cargo;
 mod debian;
 mod demo;
+mod e2e;
 mod golang;
 mod image;
 mod kube;
@@ -36,6 +37,8 @@ enum Verb {
     Test(test::Args),
     /// An embedded Kubernetes with a real etcd cluster on it, live
     Demo(demo::Args),
+    /// The end-to-end suite on the embedded Kubernetes
+    E2e(e2e::Args),
     /// rustfmt, clippy, and cargo-deny where it is installed
     Lint,
     /// Run the operator's simulation
@@ -66,6 +69,7 @@ fn run() -> anyhow::Result<()> {
         Verb::Setup(args) => setup::run(&paths, &args),
         Verb::Test(args) => test::run(&paths, &args),
         Verb::Demo(args) => demo::run(&paths, &args),
+        Verb::E2e(args) => e2e::run(&paths, &args),
         Verb::Lint => lint::run(),
         Verb::Sim(args) => cargo::sim(&args),
         Verb::Bench(args) => cargo::bench(&paths, &args),

@@ -23,6 +23,7 @@ mod relay;
 mod root;
 mod status;
 mod store;
+mod test;
 mod up;
 
 use std::path::PathBuf;
@@ -48,6 +49,8 @@ enum Verb {
     Up(up::Args),
     /// End it and remove every trace, also after a crash
     Down,
+    /// Run the end-to-end suite on it; starts and ends a cluster unless one runs
+    Test(test::Args),
     /// What runs
     Status,
     /// Print the environment for a shell: eval "$(./x kube env)"
@@ -85,15 +88,17 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     let run = layout::Run::new(paths, &args.name)?;
     match &args.verb {
         Verb::Up(options) => options.build(paths)?,
+        Verb::Test(options) => options.build(paths)?,
         Verb::Down | Verb::Exec { .. } | Verb::Load { .. } | Verb::Check | Verb::Fault(_) => root::become_root(paths)?,
         _ => {}
     }
     let _lock = match &args.verb {
-        Verb::Up(_) | Verb::Down => Some(run.lock()?),
+        Verb::Up(_) | Verb::Test(_) | Verb::Down => Some(run.lock()?),
         _ => None,
     };
     match &args.verb {
         Verb::Up(options) => up::run(paths, &run, options),
+        Verb::Test(options) => test::run(paths, &run, options),
         Verb::Down => down::run(&run),
         Verb::Status => status::run(&run),
         Verb::Env => status::env(&run),

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -96,12 +97,15 @@ pub(crate) fn exec(run: &Run, command: &[String]) -> Result<()> {
     let parts = Parts::new(&Paths::find()?, &run.facts()?.version);
     enter(run, &Guest::Control)?;
     unshare(CloneFlags::CLONE_NEWNS).context("cannot get a mount namespace")?;
-    bind(None, Path::new("/"), MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
-    bind(
-        Some(&run.folder.join("resolv.conf")),
-        Path::new("/etc/resolv.conf"),
-        MsFlags::MS_BIND,
-    )?;
+    // Only what has to differ is made private: a network namespace that a fault makes in here must appear outside too.
+    let resolver = Path::new("/etc/resolv.conf");
+    for mount_point in [Path::new("/"), Path::new("/etc"), resolver] {
+        match bind(None, mount_point, MsFlags::MS_PRIVATE) {
+            Err(error) if error.downcast_ref() != Some(&Errno::EINVAL) => return Err(error), // EINVAL: not a mount point
+            _ => {}
+        }
+    }
+    bind(Some(&run.folder.join("resolv.conf")), resolver, MsFlags::MS_BIND)?;
     let (program, arguments) = command.split_first().context("no command given")?;
     let path = format!(
         "{}:{}",

@@ -1,0 +1,34 @@
+//! `./x e2e`: the end-to-end suite on the embedded Kubernetes. On the real one it is `./x kube test`.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::paths::Paths;
+use crate::shell::run as show;
+use crate::{cargo, setup};
+
+/// Options of the suite, as it documents them itself (`./x e2e --help`).
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Args {
+    /// Given to the suite: --smoke, --list, --repeat N, --keep, names of scenarios
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    suite: Vec<String>,
+}
+
+pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
+    setup::ensure(paths)?;
+    show(suite(paths, "embedded", &args.suite)?.current_dir(&paths.checkout))
+}
+
+/// The suite, compiled, with what it needs to know.
+pub(crate) fn suite(paths: &Paths, ground: &str, arguments: &[String]) -> Result<Command> {
+    let mut command = Command::new(cargo::build("stateward-e2e")?);
+    command.args(["--ground", ground]).args(arguments);
+    command
+        .env("STATEWARD_CACHE", &paths.cache)
+        .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"));
+    command.env("STATEWARD_XTASK", std::env::current_exe()?);
+    Ok(command)
+}
