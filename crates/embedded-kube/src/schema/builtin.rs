@@ -131,7 +131,7 @@ fn mismatch(
         let target = definitions.get(name)?;
         let object = target.get("properties").is_some();
         if object && !value.is_object() {
-            return Some(wrong(value, owner, path, &go_type(schema, definitions)));
+            return Some(wrong(value, owner, path, &go_type(schema)));
         }
         return mismatch(
             value,
@@ -176,14 +176,11 @@ fn mismatch(
             }
             _ => None,
         },
-        (Some("integer"), Value::Number(number)) if number.is_f64() => Some(wrong_as(
-            &format!("number {number}"),
-            owner,
-            path,
-            &go_type(schema, definitions),
-        )),
+        (Some("integer"), Value::Number(number)) if number.is_f64() => {
+            Some(wrong_as(&format!("number {number}"), owner, path, &go_type(schema)))
+        }
         (Some("integer" | "number"), Value::Number(_)) | (Some("boolean"), Value::Bool(_)) | (None, _) => None,
-        _ => Some(wrong(value, owner, path, &go_type(schema, definitions))),
+        _ => Some(wrong(value, owner, path, &go_type(schema))),
     }
 }
 
@@ -206,14 +203,14 @@ fn wrong_as(got: &str, owner: &str, path: &[&str], wanted: &str) -> String {
     )
 }
 
-fn go_type(schema: &Value, definitions: &Map<String, Value>) -> String {
+fn go_type(schema: &Value) -> String {
     if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
         let name = reference.trim_start_matches("#/definitions/");
         let mut parts = name.rsplit('.');
         let kind = parts.next().unwrap_or_default();
         return format!("{}.{kind}", parts.next().unwrap_or_default());
     }
-    let below = |key: &str| schema.get(key).map(|s| go_type(s, definitions)).unwrap_or_default();
+    let below = |key: &str| schema.get(key).map(go_type).unwrap_or_default();
     let text = |key: &str| schema.get(key).and_then(Value::as_str).unwrap_or_default();
     match (text("type"), text("format")) {
         ("array", _) => format!("[]{}", below("items")),

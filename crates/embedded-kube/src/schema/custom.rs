@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::error::{FieldError, Reason};
 use super::structural::Schema;
+use super::table::jsonpath::Path;
 use super::{cel, default, prune, validate};
 
 /// The schema and the compiled rules of one version of a custom kind. Make it once when the definition is stored.
@@ -12,6 +13,14 @@ pub(crate) struct CustomKind {
     /// The schema, which server-side apply and OpenAPI also need.
     pub(crate) schema: Schema,
     rules: cel::Rules,
+    scale: Option<Scale>,
+}
+
+/// The paths of the scale subresource, as written (for messages) and read.
+#[derive(Debug)]
+struct Scale {
+    spec: (String, Option<Path>),
+    status: (String, Option<Path>),
 }
 
 impl CustomKind {
@@ -20,7 +29,29 @@ impl CustomKind {
     pub(crate) fn new(open_api_schema: &Value, path: &str) -> Result<CustomKind, Vec<FieldError>> {
         let schema = Schema::parse(open_api_schema);
         let rules = cel::compile(&schema, path)?;
-        Ok(CustomKind { schema, rules })
+        Ok(CustomKind {
+            schema,
+            rules,
+            scale: None,
+        })
+    }
+
+    /// With the version's `subresources`: what a scale subresource points at is checked on every write too.
+    pub(crate) fn with_subresources(mut self, subresources: Option<&Value>) -> CustomKind {
+        self.scale = subresources
+            .and_then(|s| s.get("scale"))
+            .filter(|s| s.is_object())
+            .map(|scale| {
+                let path = |key: &str| {
+                    let text = scale.get(key).and_then(Value::as_str).unwrap_or_default();
+                    (text.to_owned(), Path::parse(text))
+                };
+                Scale {
+                    spec: path("specReplicasPath"),
+                    status: path("statusReplicasPath"),
+                }
+            });
+        self
     }
 
     /// An object on its way in: drops unknown fields and stray nulls, fills in defaults. Gives the paths of the unknown
@@ -34,7 +65,14 @@ impl CustomKind {
 
     /// What is wrong with an object; `old` is the stored one on update.
     pub(crate) fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let errors = validate::validate(object, old, &self.schema);
+        let mut errors = validate::validate(object, old, &self.schema);
+        if let Some(scale) = &self.scale {
+            errors.extend(
+                [&scale.spec, &scale.status]
+                    .into_iter()
+                    .filter_map(|path| replicas(path, object)),
+            );
+        }
         self.with_rules(errors, object, old)
     }
 
@@ -49,6 +87,9 @@ impl CustomKind {
                 };
                 errors.push(error);
             }
+        }
+        if let Some(scale) = &self.scale {
+            errors.extend(replicas(&scale.status, object));
         }
         self.with_rules(errors, object, Some(old))
     }
@@ -69,13 +110,43 @@ impl CustomKind {
     }
 }
 
+/// What is wrong with a number of replicas.
+fn replicas((text, path): &(String, Option<Path>), object: &Value) -> Option<FieldError> {
+    let value = path.as_ref()?.find(object).into_iter().next()?;
+    let kind = match value {
+        Value::Null => return None,
+        Value::Number(number) => match number.as_i64() {
+            Some(..0) => {
+                return Some(FieldError::invalid(
+                    text,
+                    value.clone(),
+                    "should be a non-negative integer",
+                ));
+            }
+            Some(count) if count > i64::from(i32::MAX) => {
+                let detail = format!("should be less than or equal to {}", i32::MAX);
+                return Some(FieldError::invalid(text, count, detail));
+            }
+            Some(_) => return None,
+            None => "float64",
+        },
+        Value::String(_) => "string",
+        Value::Bool(_) => "bool",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    };
+    let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let detail = format!("{text} accessor error: {shown} is of the type {kind}, expected int64");
+    Some(FieldError::invalid(text, 0, detail))
+}
+
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
     use serde_json::json;
 
     use super::*;
-    use crate::schema::crd_check;
+    use crate::schema::{crd_check, error};
 
     #[derive(Deserialize)]
     struct Case {
@@ -149,6 +220,30 @@ mod tests {
         let errors = kind.validate(&new, Some(&old));
         assert_eq!(errors.len(), 1);
         assert_eq!(errors[0].field, "spec.name");
+    }
+
+    #[test]
+    fn replicas_of_the_scale_subresource_are_numbers() {
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "size": {"x-kubernetes-preserve-unknown-fields": true}}}}});
+        let subresources = json!({"scale": {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}});
+        let kind = CustomKind::new(&schema, "x")
+            .unwrap()
+            .with_subresources(Some(&subresources));
+        for (size, text) in [
+            (
+                json!(-1),
+                ".spec.size: Invalid value: -1: should be a non-negative integer",
+            ),
+            (
+                json!("three"),
+                ".spec.size: Invalid value: 0: .spec.size accessor error: three is of the type string, expected int64",
+            ),
+        ] {
+            let errors = kind.validate(&json!({"spec": {"size": size}}), None);
+            assert_eq!(error::aggregate(&errors), text);
+        }
+        assert_eq!(kind.validate(&json!({"spec": {"size": 3}}), None), []);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Custom resources:
 //! - [`crd_check::check`]: what is wrong with a CustomResourceDefinition, CEL rules aside (names defaulted before)
 //! - [`crd_check::schemas`] gives each schema of a definition with its path; [`custom::CustomKind::new`] parses and
-//!   compiles one, once per version: its errors are those of CEL rules and belong to the same refusal
+//!   compiles one, once per version (then `.with_subresources(version.subresources)`): its errors are those of CEL
+//!   rules and belong to the same refusal
 //! - [`custom::CustomKind::admit`]: prune and default an object, gives the unknown fields; then
 //!   [`custom::CustomKind::validate`] (or `validate_status` for the status subresource): schema, list types, CEL
 //!

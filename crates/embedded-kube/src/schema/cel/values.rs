@@ -1,7 +1,7 @@
 //! JSON as CEL sees it through a schema.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base64::Engine;
 use cel::Value as Cel;
@@ -87,16 +87,22 @@ fn typed_string(text: &str, format: &str) -> Option<Cel> {
             .decode(text)
             .ok()
             .map(|b| Cel::Bytes(Arc::new(b))),
-        "date-time" | "datetime" => evaluate("timestamp(text)", text),
-        "date" => evaluate("timestamp(text)", &format!("{text}T00:00:00Z")),
-        "duration" => evaluate("duration(text)", text),
+        "date-time" | "datetime" => read(&TIMESTAMP, "timestamp(text)", text),
+        "date" => read(&TIMESTAMP, "timestamp(text)", &format!("{text}T00:00:00Z")),
+        "duration" => read(&DURATION, "duration(text)", text),
         _ => None,
     }
 }
 
+static TIMESTAMP: OnceLock<Option<cel::Program>> = OnceLock::new();
+static DURATION: OnceLock<Option<cel::Program>> = OnceLock::new();
+
 /// Lets CEL itself read times and durations, so that they are exactly what its literals are.
-fn evaluate(expression: &str, text: &str) -> Option<Cel> {
+fn read(program: &OnceLock<Option<cel::Program>>, expression: &str, text: &str) -> Option<Cel> {
+    let program = program
+        .get_or_init(|| cel::Program::compile(expression).ok())
+        .as_ref()?;
     let mut context = cel::Context::default();
     context.add_variable_from_value("text", text.to_owned());
-    cel::Program::compile(expression).ok()?.execute(&context).ok()
+    program.execute(&context).ok()
 }

@@ -168,7 +168,8 @@ pub(crate) fn table(
     })
 }
 
-/// The columns of built-in kinds; `+` marks those that only `-o wide` shows, `#` whole numbers, `@` dates.
+/// The columns of built-in kinds; `+` marks those that only `-o wide` shows; then `#` whole numbers,
+/// `?` truths, `@` dates.
 fn headers(kind: &str) -> &'static [&'static str] {
     match kind {
         "Pod" => &[
@@ -263,16 +264,28 @@ fn headers(kind: &str) -> &'static [&'static str] {
             "#Allowed Disruptions",
             "Age",
         ],
-        "PriorityClass" => &["Name", "#Value", "Global-Default", "Age", "+PreemptionPolicy"],
-        // Roles, definitions of custom kinds and everything without columns of its own.
+        "PriorityClass" => &["Name", "#Value", "?Global-Default", "Age", "PreemptionPolicy"],
+        "Endpoints" => &["Name", "Endpoints", "Age"],
+        "CustomResourceDefinition" => &[
+            "Name",
+            "Scope",
+            "Versions",
+            "@Created At",
+            "+Group",
+            "+Kind",
+            "+ShortNames",
+            "+?Established",
+        ],
+        // Roles and everything without columns of its own.
         _ => &["Name", "@Created At"],
     }
 }
 
 fn definition(header: &&str) -> Value {
-    let name = header.trim_start_matches(['+', '#', '@']);
-    let kind = match header.chars().next() {
+    let name = header.trim_start_matches(['+', '#', '?', '@']);
+    let kind = match header.trim_start_matches('+').chars().next() {
         Some('#') => "integer",
+        Some('?') => "boolean",
         Some('@') => "date",
         _ => "string",
     };
@@ -477,8 +490,59 @@ fn cells(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {
             age().into(),
             at("/preemptionPolicy").into(),
         ],
+        "Endpoints" => {
+            let addresses = items(object, "/subsets").iter().flat_map(endpoints_of);
+            let shown = some_of(addresses);
+            let none = shown == "<unset>";
+            vec![
+                name.into(),
+                if none { "<none>".into() } else { shown.into() },
+                age().into(),
+            ]
+        }
+        "CustomResourceDefinition" => {
+            let version = |v: &Value| {
+                let mark = if v["storage"] == true { "(storage)" } else { "" };
+                format!("{}{mark}", text(v, "/name"))
+            };
+            let served = items(object, "/spec/versions").iter().filter(|v| v["served"] == true);
+            let established = items(object, "/status/conditions")
+                .iter()
+                .any(|c| text(c, "/type") == "Established" && text(c, "/status") == "True");
+            let short = items(object, "/spec/names/shortNames").iter().map(|n| show(Some(n)));
+            vec![
+                name.into(),
+                at("/spec/scope").into(),
+                served.map(version).collect::<Vec<_>>().join(",").into(),
+                at("/metadata/creationTimestamp").into(),
+                at("/spec/group").into(),
+                at("/spec/names/kind").into(),
+                short.collect::<Vec<_>>().join(",").into(),
+                established.into(),
+            ]
+        }
         _ => vec![name.into(), at("/metadata/creationTimestamp").into()],
     }
+}
+
+/// Every address of a subset with every port.
+fn endpoints_of(subset: &Value) -> Vec<String> {
+    let addresses = || items(subset, "/addresses").iter().map(|a| text(a, "/ip"));
+    let ports = items(subset, "/ports");
+    if ports.is_empty() {
+        return addresses().map(str::to_owned).collect();
+    }
+    let host = |ip: &str| {
+        if ip.contains(':') {
+            format!("[{ip}]")
+        } else {
+            ip.to_owned()
+        }
+    };
+    ports
+        .iter()
+        .flat_map(|p| addresses().map(move |ip| format!("{}:{}", host(ip), number(p, "/port"))))
+        .collect()
 }
 
 fn port_of_endpoint(port: &Value) -> String {
