@@ -1,7 +1,8 @@
 //! What a real Kubernetes is made of, and where it is in the cache: programs from the Go module proxy, the container
 //! runtime from Debian's packages (unpacked: installing containerd would start a service), images of our own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Result, bail};
 
@@ -53,6 +54,13 @@ impl Parts {
 
     pub(crate) fn containerd(&self, name: &str) -> PathBuf {
         self.runtime.join("usr/bin").join(name)
+    }
+
+    /// containerd's own client, where kubelet's images are.
+    pub(crate) fn ctr(&self, socket: &Path) -> Command {
+        let mut command = cmd(self.containerd("ctr"), ["--namespace", "k8s.io", "--address"]);
+        command.arg(socket);
+        command
     }
 
     pub(crate) fn cni(&self) -> PathBuf {

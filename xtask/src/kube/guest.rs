@@ -116,8 +116,9 @@ fn shield_machine() -> Result<()> {
             Path::new("/proc/sys").join(setting),
             Path::new("/run/settings").join(setting),
         );
+        let Ok(value) = fs::read(&real) else { continue }; // not in this kernel
         fs::create_dir_all(stand_in.parent().unwrap_or(&stand_in))?;
-        fs::write(&stand_in, fs::read(&real)?)?;
+        fs::write(&stand_in, value)?;
         mount(Some(&stand_in), &real, None::<&Path>, MsFlags::MS_BIND, None::<&Path>)
             .with_context(|| format!("cannot shield {}", real.display()))?;
     }

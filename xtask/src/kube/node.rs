@@ -14,7 +14,7 @@ use super::pki::kubeconfig;
 use super::store;
 use crate::image::PAUSE;
 use crate::paths::Paths;
-use crate::shell::{cmd, output};
+use crate::shell::output;
 
 pub(crate) fn daemons(paths: &Paths, run: &Run, parts: &Parts, node: &Guest) -> Result<Vec<Daemon>> {
     let folder = run.guest(node);
@@ -24,7 +24,7 @@ pub(crate) fn daemons(paths: &Paths, run: &Run, parts: &Parts, node: &Guest) -> 
     fs::write(folder.join("cni/10-pods.conflist"), cni_config(node)?)?;
     fs::write(folder.join("kubelet.json"), kubelet_config(run, &folder)?)?;
     fs::write(folder.join("proxy.json"), proxy_config(run, &node.to_string())?)?;
-    store::copy(&store::ensure(paths, parts)?, &folder.join("containerd"))?;
+    store::copy(paths, parts, &folder.join("containerd"))?;
     let socket = folder.join("containerd.sock");
     let _ = fs::remove_file(&socket); // of an earlier life of this node
     let config = |file: &str| format!("--config={}", folder.join(file).display());
@@ -83,21 +83,17 @@ pub(crate) fn on_all_nodes(nodes: usize, act: impl Fn(&Guest) -> Result<()> + Sy
 
 /// Layers stay packed until a pod needs them (`--no-unpack`): most of what is loaded is never started on most nodes.
 fn import(parts: &Parts, run: &Run, node: &Guest, archives: &[PathBuf]) -> Result<()> {
+    let socket = run.guest(node).join("containerd.sock");
     for archive in archives {
         output(
-            ctr(parts, run, node)
+            parts
+                .ctr(&socket)
                 .args(["images", "import", "--no-unpack"])
                 .arg(archive),
         )
         .with_context(|| format!("cannot import {}", archive.display()))?;
     }
     Ok(())
-}
-
-fn ctr(parts: &Parts, run: &Run, node: &Guest) -> std::process::Command {
-    let mut command = cmd(parts.containerd("ctr"), ["--namespace", "k8s.io", "--address"]);
-    command.arg(run.guest(node).join("containerd.sock"));
-    command
 }
 
 /// Its state is in the node's own /run, which goes with the node as it does when a machine loses power.

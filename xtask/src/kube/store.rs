@@ -40,10 +40,11 @@ pub(crate) fn ensure(paths: &Paths, parts: &Parts) -> Result<PathBuf> {
 }
 
 /// Gives a node its copy. A node that has one already keeps it.
-pub(crate) fn copy(store: &Path, root: &Path) -> Result<()> {
+pub(crate) fn copy(paths: &Paths, parts: &Parts, root: &Path) -> Result<()> {
     if root.join(INDEX).exists() {
         return Ok(());
     }
+    let store = ensure(paths, parts)?;
     fs::create_dir_all(root.join(CONTENT))?;
     for blob in fs::read_dir(store.join(CONTENT))? {
         let blob = blob?;
@@ -71,11 +72,7 @@ fn fill(parts: &Parts, work: &Path, archives: &[PathBuf]) -> Result<()> {
         .stderr(log)
         .spawn()
         .context("cannot start containerd")?;
-    let ctr = || {
-        let mut command = cmd(parts.containerd("ctr"), ["--namespace", "k8s.io", "--address"]);
-        command.arg(&socket);
-        command
-    };
+    let ctr = || parts.ctr(&socket);
     let result = wait_for("containerd", Duration::from_secs(60), || output(ctr().arg("version"))).and_then(|_| {
         // Layers stay packed until a pod needs them: most images are never started on most nodes.
         let mut import = archives
