@@ -78,3 +78,13 @@ fn run() -> anyhow::Result<()> {
         Verb::Kube(args) => kube::run(&paths, &args),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Command::command().debug_assert();
+    }
+}

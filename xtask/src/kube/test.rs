@@ -13,15 +13,21 @@ use crate::{cargo, e2e, image};
 
 /// Options of `./x kube test`.
 #[derive(clap::Args)]
+#[group(id = "test")] // apart from the group of the flattened options
 pub(crate) struct Args {
     #[command(flatten)]
     up: up::Args,
-    /// Given to the suite, after --: --smoke, --list, --repeat N, --keep, names of scenarios
-    #[arg(last = true)]
-    suite: Vec<String>,
     /// Only the scenarios that matter most
     #[arg(long)]
     smoke: bool,
+    /// Leave a failed scenario's namespace as it is
+    #[arg(long)]
+    keep: bool,
+    /// Run all this many times
+    #[arg(long, default_value_t = 1)]
+    repeat: usize,
+    /// Only these scenarios
+    names: Vec<String>,
 }
 
 impl Args {
@@ -38,7 +44,8 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     let ran_before = Process::find(run, "control").is_some();
     up::run(paths, run, &args.up)?;
     let result = install(paths, run).and_then(|()| suite(paths, run, args));
-    if !ran_before {
+    let keep = ran_before || args.keep && result.is_err(); // a namespace that is kept needs its cluster
+    if !keep {
         down::run(run)?;
     }
     result
@@ -64,8 +71,10 @@ fn suite(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     if run.name != "main" {
         bail!("the suite breaks things in the cluster named main; leave --name out");
     }
-    let smoke = args.smoke.then(|| "--smoke".to_owned());
-    let arguments: Vec<_> = smoke.into_iter().chain(args.suite.iter().cloned()).collect();
+    let mut arguments = vec![format!("--repeat={}", args.repeat)];
+    arguments.extend(args.smoke.then(|| "--smoke".to_owned()));
+    arguments.extend(args.keep.then(|| "--keep".to_owned()));
+    arguments.extend(args.names.iter().cloned());
     let suite = e2e::suite(paths, "real", &arguments)?;
     let mut inside = cmd(run.program(), ["kube", "--name", &run.name, "exec", "--"]);
     inside.arg(suite.get_program()).args(suite.get_args());
