@@ -1,0 +1,250 @@
+//! The name server of the pods, on port 53 of a loopback address, over UDP and TCP. Answers from the [`Directory`] and
+//! forwards nothing: an unknown name is refused at once.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::{A, CNAME, PTR, SRV};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio_util::sync::CancellationToken;
+
+use super::directory::{Directory, Meaning};
+
+const SMALLEST_DATAGRAM: u16 = 512;
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Starts the server. It fails where the port may not be bound; pods then get their names from hosts files.
+pub(crate) async fn serve(
+    address: Ipv4Addr,
+    port: u16,
+    directory: Arc<Directory>,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let udp = Arc::new(UdpSocket::bind((address, port)).await?);
+    let tcp = TcpListener::bind((address, port)).await?;
+    tokio::spawn({
+        let (directory, stop) = (directory.clone(), stop.clone());
+        async move {
+            tokio::select! { () = stop.cancelled() => {}, () = serve_udp(&udp, &directory) => {} }
+        }
+    });
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                accepted = tcp.accept() => match accepted {
+                    Ok((connection, _)) => {
+                        tokio::spawn(serve_tcp(connection, directory.clone()));
+                    }
+                    // Too many open files: let others finish.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                },
+            }
+        }
+    });
+    Ok(())
+}
+
+async fn serve_udp(socket: &UdpSocket, directory: &Directory) {
+    let mut buffer = vec![0; 4096];
+    loop {
+        // An error here is of an earlier answer whose asker is gone.
+        let Ok((size, asker)) = socket.recv_from(&mut buffer).await else {
+            continue;
+        };
+        if let Some(answer) = answer(&buffer[..size], directory, true) {
+            let _ = socket.send_to(&answer, asker).await;
+        }
+    }
+}
+
+async fn serve_tcp(mut connection: TcpStream, directory: Arc<Directory>) {
+    loop {
+        let question = tokio::time::timeout(IDLE, async {
+            let size = connection.read_u16().await?;
+            let mut question = vec![0; usize::from(size)];
+            connection.read_exact(&mut question).await?;
+            io::Result::Ok(question)
+        });
+        let Ok(Ok(question)) = question.await else { return };
+        let Some(answer) = answer(&question, &directory, false) else {
+            return;
+        };
+        let Ok(size) = u16::try_from(answer.len()) else { return };
+        let framed = [&size.to_be_bytes()[..], &answer].concat();
+        if connection.write_all(&framed).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The answer to one message, or none where the message is no question.
+fn answer(question: &[u8], directory: &Directory, datagram: bool) -> Option<Vec<u8>> {
+    let request = Message::from_vec(question).ok()?;
+    if request.metadata.message_type != MessageType::Query {
+        return None;
+    }
+    let mut response = Message::response(request.metadata.id, request.metadata.op_code);
+    response.metadata.recursion_desired = request.metadata.recursion_desired;
+    response.metadata.recursion_available = true;
+    response.metadata.authoritative = true;
+    response.queries = request.queries.clone();
+    if request.edns.is_some() {
+        let mut edns = Edns::new();
+        edns.set_max_payload(4096);
+        response.set_edns(edns);
+    }
+    match (request.metadata.op_code, request.queries.first()) {
+        (OpCode::Query, Some(query)) => {
+            response.metadata.response_code = fill(&mut response, query.name(), query.query_type(), directory);
+        }
+        _ => response.metadata.response_code = ResponseCode::NotImp,
+    }
+    let bytes = response.to_vec().ok()?;
+    let limit = usize::from(request.max_payload().max(SMALLEST_DATAGRAM));
+    if datagram && bytes.len() > limit {
+        // The asker comes again over TCP.
+        return response.truncate().to_vec().ok();
+    }
+    Some(bytes)
+}
+
+fn fill(response: &mut Message, name: &Name, kind: RecordType, directory: &Directory) -> ResponseCode {
+    let text = name.to_ascii().to_ascii_lowercase();
+    let text = text.trim_end_matches('.');
+    let mut add = |data: RData| {
+        // Names move as pods come and go: nothing may be cached.
+        response.add_answer(Record::from_rdata(name.clone(), 0, data));
+    };
+    if let Some(reversed) = text.strip_suffix(".in-addr.arpa") {
+        let octets: Vec<u8> = reversed
+            .split('.')
+            .rev()
+            .filter_map(|octet| octet.parse().ok())
+            .collect();
+        let Ok(octets) = <[u8; 4]>::try_from(octets) else {
+            return ResponseCode::NXDomain;
+        };
+        let names = directory.reverse(octets.into());
+        if names.is_empty() {
+            return ResponseCode::NXDomain;
+        }
+        if matches!(kind, RecordType::PTR | RecordType::ANY) {
+            for name in names.iter().filter_map(|name| absolute(name)) {
+                add(RData::PTR(PTR(name)));
+            }
+        }
+        return ResponseCode::NoError;
+    }
+    match directory.lookup(text) {
+        Meaning::Unknown => return ResponseCode::NXDomain,
+        Meaning::Addresses(addresses) if matches!(kind, RecordType::A | RecordType::ANY) => {
+            for address in addresses {
+                add(RData::A(A(address)));
+            }
+        }
+        Meaning::Services(services) if matches!(kind, RecordType::SRV | RecordType::ANY) => {
+            for (port, target) in services {
+                if let Some(target) = absolute(&target) {
+                    add(RData::SRV(SRV::new(0, 100, port, target)));
+                }
+            }
+        }
+        Meaning::Alias(target) => {
+            if let Some(target) = absolute(&target) {
+                add(RData::CNAME(CNAME(target)));
+            }
+        }
+        Meaning::Addresses(_) | Meaning::Services(_) => {}
+    }
+    ResponseCode::NoError
+}
+
+fn absolute(name: &str) -> Option<Name> {
+    Name::from_ascii(format!("{}.", name.trim_end_matches('.'))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::directory::tests::sample;
+    use hickory_proto::op::Query;
+
+    fn ask(directory: &Directory, name: &str, kind: RecordType) -> Message {
+        let mut question = Message::query();
+        question.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+        Message::from_vec(&answer(&question.to_vec().unwrap(), directory, true).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn answers_by_type() {
+        let directory = sample();
+        let cases = [
+            ("ETCD.db.svc.cluster.local.", RecordType::A, 2),
+            ("etcd.db.svc.cluster.local.", RecordType::AAAA, 0),
+            ("_peer._tcp.etcd.db.svc.cluster.local.", RecordType::SRV, 2),
+            ("2.128.7.127.in-addr.arpa.", RecordType::PTR, 1),
+            ("1.0.0.127.in-addr.arpa.", RecordType::PTR, 3),
+        ];
+        for (name, kind, count) in cases {
+            let response = ask(&directory, name, kind);
+            assert_eq!(response.metadata.response_code, ResponseCode::NoError, "{name}");
+            assert_eq!(response.answers.len(), count, "{name}");
+            assert!(response.answers.iter().all(|record| record.ttl == 0));
+        }
+        assert_eq!(
+            ask(&directory, "example.com.", RecordType::A).metadata.response_code,
+            ResponseCode::NXDomain
+        );
+        assert!(answer(b"rubbish", &directory, true).is_none());
+    }
+
+    #[tokio::test]
+    async fn long_answers_come_over_tcp() {
+        // Given more pods than fit a datagram
+        let directory = Arc::new(sample());
+        for number in 3..100 {
+            let pod = serde_json::json!({
+                "metadata": {"name": "x", "namespace": "db", "uid": format!("u{number}"), "labels": {"app": "etcd"}},
+                "spec": {"hostname": format!("etcd-{number}"), "subdomain": "etcd", "containers": []},
+                "status": {"podIP": format!("127.7.128.{number}")}});
+            directory.pod(&serde_json::from_value(pod).unwrap());
+        }
+        let stop = CancellationToken::new();
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        serve(Ipv4Addr::LOCALHOST, port, directory, stop.clone()).await.unwrap();
+        let mut question = Message::query();
+        question.add_query(Query::query(
+            Name::from_ascii("etcd.db.svc.cluster.local.").unwrap(),
+            RecordType::A,
+        ));
+        let question = question.to_vec().unwrap();
+        // When asked by datagram, then the answer says to come again
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        socket.send_to(&question, ("127.0.0.1", port)).await.unwrap();
+        let mut buffer = vec![0; 4096];
+        let size = socket.recv(&mut buffer).await.unwrap();
+        assert!(Message::from_vec(&buffer[..size]).unwrap().metadata.truncation);
+        // And over TCP all are there
+        let mut connection = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        connection
+            .write_u16(u16::try_from(question.len()).unwrap())
+            .await
+            .unwrap();
+        connection.write_all(&question).await.unwrap();
+        let size = connection.read_u16().await.unwrap();
+        let mut bytes = vec![0; usize::from(size)];
+        connection.read_exact(&mut bytes).await.unwrap();
+        assert_eq!(Message::from_vec(&bytes).unwrap().answers.len(), 99);
+        stop.cancel();
+    }
+}

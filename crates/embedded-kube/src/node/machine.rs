@@ -1,0 +1,163 @@
+//! What all nodes of an instance share: the machine they run on.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio::sync::broadcast;
+
+use super::directory::{DOMAIN, Directory};
+use super::events::Recorder;
+use super::images::Images;
+use super::network::{Addresses, Network};
+use super::process::Spawner;
+use super::sources::Kind;
+
+/// A ConfigMap or Secret that changed: kind, namespace, name.
+pub(crate) type ConfigChange = (Kind, String, String);
+
+/// The machine.
+pub(crate) struct Machine {
+    pub(crate) client: Client,
+    pub(crate) spawner: Spawner,
+    pub(crate) images: Arc<Images>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) addresses: Addresses,
+    pub(crate) network: Network,
+    pub(crate) events: Recorder,
+    /// Where pods' folders are.
+    pub(crate) folder: PathBuf,
+    /// Where volumes in memory are.
+    pub(crate) memory: PathBuf,
+    pub(crate) api: Option<SocketAddr>,
+    /// The wait after the second crash in a row; it doubles with every further one.
+    pub(crate) back_off: Duration,
+    /// Whether names come from the name server; else from hosts files.
+    pub(crate) dns: bool,
+    pub(crate) config_changes: broadcast::Sender<ConfigChange>,
+}
+
+impl Machine {
+    pub(crate) fn pod_folder(&self, uid: &str) -> PathBuf {
+        self.folder.join("pods").join(uid)
+    }
+
+    /// Writes the files of `/etc` that all containers of a pod share.
+    pub(crate) fn write_etc(&self, folder: &Path, pod: &PodNames, users: &[u32]) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        let mut passwd = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n".to_string();
+        let mut group = "root:x:0:\nnogroup:x:65534:\n".to_string();
+        for user in users.iter().filter(|user| !matches!(user, 0 | 65534)) {
+            passwd.push_str(&format!("user{user}:x:{user}:{user}::/:/bin/sh\n"));
+            group.push_str(&format!("user{user}:x:{user}:\n"));
+        }
+        let resolv = format!(
+            "nameserver {}\nsearch {ns}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}\noptions ndots:5\n",
+            self.network.dns(),
+            ns = pod.namespace,
+        );
+        fs::write(folder.join("passwd"), passwd)?;
+        fs::write(folder.join("group"), group)?;
+        fs::write(folder.join("resolv.conf"), resolv)?;
+        fs::write(folder.join("hostname"), format!("{}\n", pod.hostname))?;
+        fs::write(
+            folder.join("nsswitch.conf"),
+            "passwd: files\ngroup: files\nhosts: files dns\n",
+        )?;
+        self.write_hosts(folder, pod)
+    }
+
+    /// Writes a pod's hosts file, in place: it is mounted into running containers.
+    pub(crate) fn write_hosts(&self, folder: &Path, pod: &PodNames) -> io::Result<()> {
+        let path = folder.join("hosts");
+        let text = hosts(pod, (!self.dns).then_some(&self.directory));
+        if fs::read_to_string(&path).is_ok_and(|present| present == text) {
+            return Ok(());
+        }
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .open(path)?;
+        io::Write::write_all(&mut file, text.as_bytes())?;
+        file.set_len(text.len() as u64)
+    }
+}
+
+/// A pod's own names.
+#[derive(Clone, Debug)]
+pub(crate) struct PodNames {
+    pub(crate) namespace: String,
+    pub(crate) hostname: String,
+    pub(crate) subdomain: Option<String>,
+    pub(crate) address: std::net::Ipv4Addr,
+    /// The pod's own lines (`spec.hostAliases`).
+    pub(crate) aliases: Vec<(String, Vec<String>)>,
+}
+
+/// The text of a hosts file. `localhost` is the pod itself, since the machine's loopback address is everybody's. Without a
+/// name server all names are here; then 127.0.0.1 has them all too, as the name server would say, because every connection
+/// between pods comes from there and servers ask whose address it is.
+fn hosts(pod: &PodNames, names: Option<&Arc<Directory>>) -> String {
+    let mut text = format!("# Managed by the node.\n{}\t", pod.address);
+    if let Some(subdomain) = &pod.subdomain {
+        text.push_str(&format!("{}.{subdomain}.{}.svc.{DOMAIN} ", pod.hostname, pod.namespace));
+    }
+    text.push_str(&format!("{} localhost\n", pod.hostname));
+    for (address, names) in &pod.aliases {
+        text.push_str(&format!("{address}\t{}\n", names.join(" ")));
+    }
+    let Some(directory) = names else { return text };
+    for (address, name, namespace) in directory.names() {
+        text.push_str(&format!(
+            "{address}\t{name}.{namespace}.svc.{DOMAIN} {name}.{namespace}.svc {name}.{namespace}"
+        ));
+        if namespace == pod.namespace {
+            text.push_str(&format!(" {name}"));
+        }
+        text.push('\n');
+    }
+    text.push_str(&format!(
+        "127.0.0.1\t{}\n",
+        directory.reverse(std::net::Ipv4Addr::LOCALHOST).join(" ")
+    ));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_files_name_everything_where_there_is_no_name_server() {
+        let directory = Arc::new(crate::node::directory::tests::sample());
+        let pod = PodNames {
+            namespace: "db".into(),
+            hostname: "etcd-1".into(),
+            subdomain: Some("etcd".into()),
+            address: [127, 7, 64, 1].into(),
+            aliases: vec![("127.0.0.9".into(), vec!["x".into(), "y".into()])],
+        };
+        let short = hosts(&pod, None);
+        assert!(
+            short.contains("127.7.64.1\tetcd-1.etcd.db.svc.cluster.local etcd-1 localhost\n"),
+            "{short}"
+        );
+        assert!(
+            short.contains("127.0.0.9\tx y\n") && !short.contains("127.0.0.1\t"),
+            "{short}"
+        );
+        let all = hosts(&pod, Some(&directory));
+        assert!(
+            all.contains(
+                "127.7.0.20\tetcd-client.db.svc.cluster.local etcd-client.db.svc etcd-client.db etcd-client\n"
+            )
+        );
+        assert!(all.contains("127.7.128.2\tetcd-2.etcd.db.svc.cluster.local "));
+        assert!(all.contains("127.0.0.1\tlocalhost etcd-1.etcd.db.svc.cluster.local etcd-2.etcd.db.svc.cluster.local"));
+    }
+}
