@@ -183,7 +183,7 @@ impl Keeper {
         let mut failed_starts: u32 = 0;
         let mut forget_crashes = false;
         loop {
-            if *self.orders.borrow() != Order::Run {
+            if *self.orders.borrow() != Order::Run || self.context.machine.is_shutting_down() {
                 return;
             }
             let Some(spec) = self.spec(&self.pod()) else { return };
@@ -201,6 +201,9 @@ impl Keeper {
             let started_at = Instant::now();
             let end = self.attend(&spec, &target).await;
             self.context.running.set(&self.name, None);
+            if self.context.machine.is_shutting_down() {
+                return;
+            }
             let (code, at_once) = match end {
                 End::PowerOff => return,
                 End::Ordered(code) => {
@@ -589,7 +592,7 @@ impl Keeper {
                 .as_ref()
                 .and_then(|lifecycle| lifecycle.stop_signal.as_ref());
             let signal = signal.and_then(|name| name.parse().ok()).unwrap_or(Signal::SIGTERM);
-            target.process.signal_main(signal);
+            target.process.signal_main(signal).await;
             // At least two seconds, also when the hook used up all of its time.
             let least = Instant::now() + Duration::from_secs(2).min(grace);
             let _ = tokio::time::timeout_at(deadline.max(least), target.process.wait()).await;

@@ -163,10 +163,6 @@ impl RunLog {
         let _ = progress.wait_for(|progress| progress.closed).await;
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.progress.borrow().closed
-    }
-
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

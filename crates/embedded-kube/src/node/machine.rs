@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube::Client;
@@ -39,9 +40,15 @@ pub(crate) struct Machine {
     /// Whether names come from the name server; else from hosts files.
     pub(crate) dns: bool,
     pub(crate) config_changes: broadcast::Sender<ConfigChange>,
+    /// The instance ends: what ends now is no crash, and nothing is started or recorded any more.
+    pub(crate) shutting_down: AtomicBool,
 }
 
 impl Machine {
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.shutting_down.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn pod_folder(&self, uid: &str) -> PathBuf {
         self.folder.join("pods").join(uid)
     }

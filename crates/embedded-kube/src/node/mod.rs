@@ -1,15 +1,26 @@
-//! Nodes that run pods as ordinary processes.
-#![allow(dead_code)] // while the parts are being joined
+//! Nodes that run pods as ordinary processes: kubelet, name server and service proxy of an instance in one.
+//!
+//! They speak to the API server through a client like anybody else, and give it [`PodStreams`](crate::streams::PodStreams)
+//! for logs, exec and port-forward. On the machine they touch: their state folder, a folder in `/dev/shm` for volumes in
+//! memory, the loopback addresses of their network, and the processes they start.
+#![allow(dead_code)] // until the cluster starts them
+
+#[cfg(test)]
+mod tests;
 
 mod container;
 mod directory;
 mod dns;
 mod environment;
 mod events;
+mod exec;
+mod faults;
 mod images;
+mod kubelet;
 mod logs;
 mod machine;
 mod network;
+mod node_object;
 mod pod_state;
 mod pod_worker;
 mod probes;
@@ -18,6 +29,182 @@ mod proxy;
 mod sandbox;
 mod sources;
 mod status;
+mod terminal;
 mod volumes;
 
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use sha2::{Digest, Sha256};
+use tokio::sync::{broadcast, watch};
+use tokio_util::sync::CancellationToken;
+
+pub use faults::{FaultError, Faults};
 pub use images::{Image, ImageSource};
+
+use crate::streams::PodStreams;
+
+/// How the nodes of an instance are set up.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Where pods' folders, logs and process records are kept.
+    pub(crate) folder: PathBuf,
+    /// The N of the instance's network `127.N.0.0/16`.
+    pub(crate) network: u8,
+    /// How many nodes: `node-0`, `node-1`…
+    pub(crate) nodes: u8,
+    /// Over how many zones they are spread.
+    pub(crate) zones: u8,
+    pub(crate) images: Vec<ImageSource>,
+    /// Answer for a missing tag with the nearest version.
+    pub(crate) nearest_images: bool,
+    /// Where programs in pods reach the API server.
+    pub(crate) api: Option<SocketAddr>,
+    /// The wait after the second crash in a row; Kubernetes' is 10 s.
+    pub(crate) back_off: Duration,
+}
+
+impl Options {
+    pub(crate) fn new(folder: PathBuf, network: u8) -> Self {
+        Self {
+            folder,
+            network,
+            nodes: 3,
+            zones: 3,
+            images: ImageSource::host_programs(),
+            nearest_images: false,
+            api: None,
+            back_off: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why nodes could not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NodeError {
+    #[error("cannot use the folder {0}: {1}")]
+    Folder(PathBuf, io::Error),
+    #[error("nodes need the program `{0}`: install the package {1}")]
+    Program(&'static str, &'static str),
+    #[error("cannot register the nodes: {0}")]
+    Api(#[from] kube::Error),
+}
+
+/// The running nodes of an instance.
+pub(crate) struct Nodes {
+    kubelet: Arc<kubelet::Kubelet>,
+}
+
+impl Nodes {
+    /// Starts the nodes; they are registered and ready when this returns. Bound pods start at once.
+    pub(crate) async fn start(client: Client, options: Options, stop: CancellationToken) -> Result<Self, NodeError> {
+        for (program, package) in [
+            ("bwrap", "bubblewrap"),
+            ("nsenter", "util-linux"),
+            ("setsid", "util-linux"),
+        ] {
+            if !is_installed(program) {
+                return Err(NodeError::Program(program, package));
+            }
+        }
+        let failed = |error| NodeError::Folder(options.folder.clone(), error);
+        fs::create_dir_all(options.folder.join("pods")).map_err(failed)?;
+        let folder = options.folder.canonicalize().map_err(failed)?;
+        let memory = memory_folder(&folder);
+        let _ = fs::remove_dir_all(&memory);
+        let network = network::Network(options.network);
+        let directory = Arc::new(directory::Directory::new());
+        let dns = match dns::serve(network.dns(), 53, directory.clone(), stop.clone()).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::info!(%error, "port 53 may not be used: pods get their names from hosts files");
+                false
+            }
+        };
+        tokio::spawn(proxy::run(directory.clone(), stop.clone()));
+        let machine = Arc::new(machine::Machine {
+            spawner: process::Spawner::start(folder.join("processes")).map_err(failed)?,
+            images: Arc::new(images::Images::new(&options.images, options.nearest_images)),
+            directory,
+            addresses: network::Addresses::new(network),
+            network,
+            events: events::Recorder::start(client.clone(), stop.clone()),
+            client,
+            folder,
+            memory,
+            api: options.api,
+            back_off: options.back_off,
+            dns,
+            config_changes: broadcast::channel(1024).0,
+            shutting_down: std::sync::atomic::AtomicBool::new(false),
+        });
+        let specs = (0..options.nodes)
+            .map(|number| node_object::NodeSpec::new(format!("node-{number}"), number, options.zones, network))
+            .collect();
+        let kubelet = kubelet::Kubelet::new(machine, specs, stop.clone());
+        let (seen, listed) = watch::channel(false);
+        tokio::spawn(kubelet.clone().follow(seen));
+        tokio::spawn(forget_old_pods(kubelet.clone(), listed));
+        let names = kubelet.node_names();
+        let started = futures::future::join_all(names.iter().map(|name| kubelet.start_node(name))).await;
+        started.into_iter().collect::<Result<(), _>>()?;
+        Ok(Self { kubelet })
+    }
+
+    /// What the API server asks of pods.
+    pub(crate) fn streams(&self) -> Arc<dyn PodStreams> {
+        Arc::new(exec::Streams(self.kubelet.clone()))
+    }
+
+    pub(crate) fn faults(&self) -> Faults {
+        Faults::new(self.kubelet.clone())
+    }
+
+    /// Adds images; pods that wait for them start at once.
+    pub(crate) fn add_images(&self, source: &ImageSource) {
+        self.kubelet.machine.images.add(source);
+    }
+
+    /// Ends all pods' processes as a machine's shutdown does: asked first, forced soon after. The API hears nothing of it.
+    pub(crate) async fn shut_down(&self) {
+        self.kubelet.shut_down(Duration::from_secs(3)).await;
+        let _ = fs::remove_dir_all(&self.kubelet.machine.memory);
+    }
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+}
+
+/// A folder in memory of this instance alone, or below its own folder where the machine has none.
+fn memory_folder(folder: &Path) -> PathBuf {
+    let name = images::hex(&Sha256::digest(folder.as_os_str().as_encoded_bytes())[..6]);
+    let shared = Path::new("/dev/shm");
+    if nix::unistd::access(shared, nix::unistd::AccessFlags::W_OK).is_ok() {
+        return shared.join(format!("embedded-kube-{name}"));
+    }
+    folder.join("memory")
+}
+
+/// Removes the folders of pods that went away while the nodes were down.
+async fn forget_old_pods(kubelet: Arc<kubelet::Kubelet>, mut listed: watch::Receiver<bool>) {
+    if listed.wait_for(|listed| *listed).await.is_err() {
+        return;
+    }
+    for entry in fs::read_dir(kubelet.machine.folder.join("pods"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let known = entry.file_name().to_str().is_some_and(|uid| kubelet.pod(uid).is_some());
+        if !known {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}

@@ -157,7 +157,7 @@ impl Worker {
         }
         refresher.abort();
         writer.abort();
-        if !powered {
+        if !powered || self.machine.is_shutting_down() {
             return Ok(false);
         }
         // The last status must be there before the object goes, and while it stays.

@@ -251,7 +251,11 @@ async fn exec(action: &ExecAction, target: &Target) -> Result<(), String> {
         .flatten()
         .map(|word| localize(word, target.pod_ip))
         .collect::<Vec<_>>();
-    let init = target.process.sandbox_init().ok_or("the container is not running")?;
+    let init = target
+        .process
+        .ready_sandbox()
+        .await
+        .ok_or("the container is not running")?;
     let mut command = sandbox::enter(init, target.user_namespace, &target.env, &words);
     let (reader, writer) = std::io::pipe().map_err(|error| error.to_string())?;
     let second = writer.try_clone().map_err(|error| error.to_string())?;

@@ -156,21 +156,41 @@ impl Process {
         children(self.pid).first().copied()
     }
 
+    /// The reaper of a sandbox that is completely set up, so that it can be entered: its program has taken the place of
+    /// the tool that made it. None when it ended, or does not get that far.
+    pub(crate) async fn ready_sandbox(&self) -> Option<u32> {
+        let comm = |pid: u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        for _ in 0..500 {
+            let init = self.sandbox_init();
+            if init.is_none() && self.exit_code().is_some() {
+                return None;
+            }
+            if let (Some(init), Some(main)) = (init, self.sandbox_main())
+                && comm(main) != comm(init)
+            {
+                return Some(init);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        self.sandbox_init()
+    }
+
     /// The container's own first process.
     pub(crate) fn sandbox_main(&self) -> Option<u32> {
         children(self.sandbox_init()?).first().copied()
     }
 
-    /// Signals the container's own first process.
-    pub(crate) fn signal_main(&self, signal: Signal) {
+    /// Signals the container's own first process, once there is one.
+    pub(crate) async fn signal_main(&self, signal: Signal) {
+        self.ready_sandbox().await;
         if let Some(pid) = self.sandbox_main() {
             send(pid, signal);
         }
     }
 
     /// Signals every process in the sandbox but the reaper.
-    pub(crate) fn signal_all(&self, signal: Signal) {
-        let Some(init) = self.sandbox_init() else { return };
+    pub(crate) async fn signal_all(&self, signal: Signal) {
+        let Some(init) = self.ready_sandbox().await else { return };
         // Twice, since a process may have been forked by one that was not yet stopped.
         for _ in 0..2 {
             for pid in descendants(init) {
