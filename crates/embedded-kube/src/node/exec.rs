@@ -166,15 +166,15 @@ impl Streams {
             .stderr(theirs);
         let process = self.0.machine.spawner.spawn_helper(command).await?;
         let (resize, mut sizes) = mpsc::channel(4);
-        let sized = terminal.clone();
+        let Terminal { output, input, window } = terminal;
         tokio::spawn(async move {
             while let Some(size) = sizes.recv().await {
-                let _ = sized.resize(size);
+                let _ = window.resize(size);
             }
         });
         Ok(ExecSession {
-            stdin: options.stdin.then(|| Box::new(terminal.clone()) as Box<_>),
-            stdout: Some(Box::new(terminal)),
+            stdin: options.stdin.then(|| Box::new(input) as Box<_>),
+            stdout: Some(Box::new(output)),
             stderr: None,
             resize: Some(resize),
             exit: exit_of(process),

@@ -4,20 +4,28 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use rustix::fs::OFlags;
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::unix::pipe;
 
 use crate::streams::TerminalSize;
 
-/// Our end. Clones are the same terminal.
-#[derive(Clone)]
-pub(crate) struct Terminal(Arc<AsyncFd<OwnedFd>>);
+/// Our end of a terminal, taken apart into what is done with it.
+pub(crate) struct Terminal {
+    pub(crate) output: Output,
+    pub(crate) input: pipe::Sender,
+    pub(crate) window: Window,
+}
+
+/// What the program writes.
+pub(crate) struct Output(pipe::Receiver);
+
+/// The terminal's size.
+pub(crate) struct Window(OwnedFd);
 
 impl Terminal {
     /// A new terminal, and the end for the program.
@@ -30,9 +38,21 @@ impl Terminal {
         let theirs = rustix::fs::open(name, flags, rustix::fs::Mode::empty())?;
         let present = rustix::fs::fcntl_getfl(&ours)?;
         rustix::fs::fcntl_setfl(&ours, present | OFlags::NONBLOCK)?;
-        Ok((Self(Arc::new(AsyncFd::register(ours)?)), theirs.into()))
+        // Tokio's pipes read and write any file that can be waited for, a terminal too.
+        let output = Output(pipe::Receiver::from_owned_fd_unchecked(ours.try_clone()?)?);
+        let input = pipe::Sender::from_owned_fd_unchecked(ours.try_clone()?)?;
+        Ok((
+            Self {
+                output,
+                input,
+                window: Window(ours),
+            },
+            theirs.into(),
+        ))
     }
+}
 
+impl Window {
     pub(crate) fn resize(&self, size: TerminalSize) -> io::Result<()> {
         let size = Winsize {
             ws_row: size.height,
@@ -40,45 +60,22 @@ impl Terminal {
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
-        Ok(rustix::termios::tcsetwinsize(self.0.get_ref(), size)?)
+        Ok(rustix::termios::tcsetwinsize(&self.0, size)?)
     }
 }
 
-impl AsyncRead for Terminal {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        loop {
-            let mut guard = ready!(self.0.poll_read_ready(context))?;
-            let mut bytes = [0; 4096];
-            let room = buffer.remaining().min(bytes.len());
-            match guard.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut bytes[..room])?)) {
-                Ok(Ok(count)) => {
-                    buffer.put_slice(&bytes[..count]);
-                    return Poll::Ready(Ok(()));
-                }
-                // The program has closed its end: that is the end of its output.
-                Ok(Err(error)) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
-                    return Poll::Ready(Ok(()));
-                }
-                Ok(Err(error)) => return Poll::Ready(Err(error)),
-                Err(_) => {}
+impl AsyncRead for Output {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.0).poll_read(context, buffer) {
+            // The program has closed its end: that is the end of its output.
+            Poll::Ready(Err(error)) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
+                Poll::Ready(Ok(()))
             }
+            other => other,
         }
-    }
-}
-
-impl AsyncWrite for Terminal {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        loop {
-            let mut guard = ready!(self.0.poll_write_ready(context))?;
-            if let Ok(result) = guard.try_io(|fd| Ok(rustix::io::write(fd.get_ref(), bytes)?)) {
-                return Poll::Ready(result);
-            }
-        }
-    }
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
     }
 }
