@@ -1,8 +1,9 @@
 //! Objects of built-in kinds on their way in: decoding with Kubernetes' messages, and fields that nobody knows.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::definitions::Definitions;
@@ -38,6 +39,29 @@ where
         }
         Err(error) => Err(refuse(explain::<T>(value).unwrap_or_else(|| error.to_string()))),
     }
+}
+
+/// Checks the metadata of a custom resource, whose types its schema does not give. The error is a 400's message.
+pub(crate) fn check_metadata(object: &Value) -> Result<(), String> {
+    let Some(metadata) = object.get("metadata").filter(|m| !m.is_null()) else {
+        return Ok(());
+    };
+    let Err(error) = ObjectMeta::deserialize(metadata) else {
+        return Ok(());
+    };
+    let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
+    let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    let version = api_version.rsplit('/').next().unwrap_or_default();
+    let text = match metadata {
+        Value::Object(_) => explain::<ObjectMeta>(metadata).unwrap_or_else(|| error.to_string()),
+        other => format!(
+            "json: cannot unmarshal {} into Go value of type v1.ObjectMeta",
+            kind_of(other)
+        ),
+    };
+    Err(format!(
+        "{kind} in version \"{version}\" cannot be handled as a {kind}: {text}"
+    ))
 }
 
 /// The text of a 400 for unknown fields under `fieldValidation=Strict`.
@@ -184,16 +208,19 @@ fn mismatch(
     }
 }
 
-fn wrong(value: &Value, owner: &str, path: &[&str], wanted: &str) -> String {
-    let got = match value {
+fn kind_of(value: &Value) -> &'static str {
+    match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
         Value::Number(_) => "number",
         Value::String(_) => "string",
         Value::Array(_) => "array",
         Value::Object(_) => "object",
-    };
-    wrong_as(got, owner, path, wanted)
+    }
+}
+
+fn wrong(value: &Value, owner: &str, path: &[&str], wanted: &str) -> String {
+    wrong_as(kind_of(value), owner, path, wanted)
 }
 
 fn wrong_as(got: &str, owner: &str, path: &[&str], wanted: &str) -> String {
@@ -228,7 +255,6 @@ fn go_type(schema: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{Pod, Secret, Service};
-    use serde::Deserialize;
 
     use super::*;
 
@@ -239,6 +265,33 @@ mod tests {
         #[serde(default)]
         unknown: Vec<String>,
         error: Option<String>,
+    }
+
+    #[test]
+    fn metadata_of_custom_resources() {
+        use serde_json::json;
+        let check =
+            |metadata: Value| check_metadata(&json!({"apiVersion": "a.b/v1", "kind": "K", "metadata": metadata}));
+        let refusal = |text: &str| {
+            Err(format!(
+                "K in version \"v1\" cannot be handled as a K: json: cannot unmarshal {text}"
+            ))
+        };
+        assert_eq!(
+            check(json!({"name": "x", "labels": {"a": "b"}, "unknown": 1, "creationTimestamp": null})),
+            Ok(())
+        );
+        let labels = json!({"name": "x", "labels": {"a": 1}});
+        assert_eq!(
+            check(labels),
+            refusal("number into Go struct field ObjectMeta.labels of type string")
+        );
+        let finalizers = json!({"finalizers": "a"});
+        assert_eq!(
+            check(finalizers),
+            refusal("string into Go struct field ObjectMeta.finalizers of type []string")
+        );
+        assert_eq!(check(json!("x")), refusal("string into Go value of type v1.ObjectMeta"));
     }
 
     #[test]

@@ -6,8 +6,9 @@
 
 use serde_json::{Map, Value};
 
-use super::error::FieldError;
+use super::error::{FieldError, Reason};
 use super::structural::Schema;
+use super::table::jsonpath::Path;
 use super::{formats, prune, validate};
 
 const LABEL: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
@@ -80,11 +81,18 @@ pub(crate) fn schemas(spec: &Value) -> Vec<(String, &Value)> {
 
 fn versions(spec: &Value, errors: &mut Vec<FieldError>) {
     let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let all = Value::Array(versions.to_vec());
+    let all: Value = versions.iter().map(printed).collect();
+    let path_of = |i: usize, key: &str| match versions.len() {
+        1 => format!("spec.{key}"),
+        _ => format!("spec.versions[{i}].{key}"),
+    };
     for (i, version) in versions.iter().enumerate() {
         let name = version["name"].as_str().unwrap_or_default();
         if !is_label(name) {
             errors.push(FieldError::invalid(format!("spec.versions[{i}].name"), name, LABEL));
+            if i == 0 {
+                errors.push(FieldError::invalid("spec.version", name, LABEL));
+            }
         }
         if version.pointer("/schema/openAPIV3Schema").is_none() {
             errors.push(FieldError::required(
@@ -97,12 +105,25 @@ fn versions(spec: &Value, errors: &mut Vec<FieldError>) {
             .map(Vec::as_slice)
             .unwrap_or_default();
         for (c, column) in columns.iter().enumerate() {
-            let path = if versions.len() == 1 {
-                format!("spec.additionalPrinterColumns[{c}]")
-            } else {
-                format!("spec.versions[{i}].additionalPrinterColumns[{c}]")
-            };
+            let path = path_of(i, &format!("additionalPrinterColumns[{c}]"));
             check_column(column, &path, errors);
+        }
+        let scale = version.pointer("/subresources/scale").filter(|s| s.is_object());
+        for (key, root) in [("specReplicasPath", ".spec"), ("statusReplicasPath", ".status")] {
+            let Some(scale) = scale else { break };
+            let at = path_of(i, &format!("subresources.scale.{key}"));
+            match scale.get(key).and_then(Value::as_str).unwrap_or_default() {
+                "" => errors.push(FieldError::required(at, "")),
+                path if !is_path(path) => errors.push(FieldError::invalid(at, path, SIMPLE_PATH)),
+                path if !path.starts_with(&format!("{root}.")) => {
+                    errors.push(FieldError::invalid(
+                        at,
+                        path,
+                        format!("should be a json path under {root}"),
+                    ));
+                }
+                _ => {}
+            }
         }
     }
     let mut seen: Vec<&str> = versions.iter().filter_map(|v| v["name"].as_str()).collect();
@@ -116,8 +137,33 @@ fn versions(spec: &Value, errors: &mut Vec<FieldError>) {
     }
     if versions.iter().filter(|v| v["storage"] == true).count() != 1 {
         let text = "must have exactly one version marked as storage version";
-        errors.push(FieldError::invalid("spec.versions", all, text));
+        errors.push(FieldError::new(Reason::Invalid, "spec.versions", Some(all), text));
+        if !versions.iter().any(|v| v["storage"] == true) {
+            let text = "must have at least one stored version";
+            errors.push(FieldError::invalid("status.storedVersions", Value::Null, text));
+        }
     }
+}
+
+/// A version as Kubernetes prints it in a refusal: its Go struct, with what all versions share moved elsewhere.
+fn printed(version: &Value) -> Value {
+    let mut out = Map::new();
+    let flag = |key: &str| Value::Bool(version[key] == true);
+    out.insert("Name".into(), version["name"].clone());
+    out.insert("Served".into(), flag("served"));
+    out.insert("Storage".into(), flag("storage"));
+    out.insert("Deprecated".into(), flag("deprecated"));
+    out.insert("DeprecationWarning".into(), version["deprecationWarning"].clone());
+    for key in ["Schema", "Subresources", "AdditionalPrinterColumns", "SelectableFields"] {
+        out.insert(key.into(), Value::Null);
+    }
+    Value::Object(out)
+}
+
+const SIMPLE_PATH: &str = "must be a simple json path starting with .";
+
+fn is_path(path: &str) -> bool {
+    path.starts_with('.') && Path::parse(path).is_some()
 }
 
 fn check_column(column: &Value, path: &str, errors: &mut Vec<FieldError>) {
@@ -139,8 +185,10 @@ fn check_column(column: &Value, path: &str, errors: &mut Vec<FieldError>) {
         }
         Some(_) => {}
     }
-    if column["jsonPath"].as_str().is_none_or(str::is_empty) {
-        errors.push(FieldError::required(format!("{path}.JSONPath"), ""));
+    match column["jsonPath"].as_str().unwrap_or_default() {
+        "" => errors.push(FieldError::required(format!("{path}.JSONPath"), "")),
+        text if !is_path(text) => errors.push(FieldError::invalid(format!("{path}.JSONPath"), text, SIMPLE_PATH)),
+        _ => {}
     }
 }
 
@@ -665,6 +713,43 @@ fn defaults(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     for (at, child, junctor) in children(map, path) {
         if !junctor {
             defaults(child, &at, errors);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Case {
+        name: String,
+        /// A JSON merge patch on a good definition.
+        change: Value,
+        errors: Vec<String>,
+    }
+
+    #[test]
+    fn whole_definitions() {
+        let good = json!({
+            "metadata": {"name": "things.a.b"},
+            "spec": {
+                "group": "a.b", "scope": "Namespaced",
+                "names": {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}],
+            },
+        });
+        assert_eq!(check(&good), []);
+        let cases: Vec<Case> = serde_yaml_ng::from_str(include_str!("fixtures/whole_definitions.yaml")).unwrap();
+        for case in cases {
+            let mut crd = good.clone();
+            json_patch::merge(&mut crd, &case.change);
+            let mut errors: Vec<String> = check(&crd).iter().map(ToString::to_string).collect();
+            errors.sort();
+            assert_eq!(errors, case.errors, "{}", case.name);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! - [`crd_check::schemas`] gives each schema of a definition with its path; [`custom::CustomKind::new`] parses and
 //!   compiles one, once per version (then `.with_subresources(version.subresources)`): its errors are those of CEL
 //!   rules and belong to the same refusal
-//! - [`custom::CustomKind::admit`]: prune and default an object, gives the unknown fields; then
+//! - [`builtin::check_metadata`], then [`custom::CustomKind::admit`]: prune and default an object, gives the unknown fields; then
 //!   [`custom::CustomKind::validate`] (or `validate_status` for the status subresource): schema, list types, CEL
 //!
 //! Patches and ownership:

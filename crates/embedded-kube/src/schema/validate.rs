@@ -434,6 +434,12 @@ fn object(map: &Map<String, Value>, old: Option<&Value>, schema: &Schema, path: 
             out.merge(check(value, old.and_then(|o| o.get(name)), field_schema, &path));
         }
     }
+    if schema.embedded_resource {
+        let names = ["apiVersion", "kind"].into_iter();
+        for name in names.filter(|name| map.get(*name).and_then(Value::as_str).is_none_or(str::is_empty)) {
+            out.add(FieldError::required(field(&format!("{path}.{name}")), ""));
+        }
+    }
     for name in schema.required.iter().filter(|name| !map.contains_key(*name)) {
         out.add(FieldError::required(field(&format!("{path}.{name}")), ""));
     }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, operators};
+use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 
 use super::library;
 use super::values::escape;
@@ -18,8 +18,14 @@ pub(super) struct Finding {
     pub(super) text: String,
 }
 
-/// Findings of an expression over `self` (and `oldSelf`) of the given schema.
-pub(super) fn check(expression: &IdedExpr, schema: &Schema, root: bool, optional_old_self: bool) -> Vec<Finding> {
+/// Findings of an expression over `self` (and `oldSelf`) of the given schema, and the type of its value where it can be
+/// told.
+pub(super) fn check(
+    expression: &IdedExpr,
+    schema: &Schema,
+    root: bool,
+    optional_old_self: bool,
+) -> (Vec<Finding>, Option<String>) {
     let mut checker = Checker {
         schema,
         root,
@@ -27,8 +33,8 @@ pub(super) fn check(expression: &IdedExpr, schema: &Schema, root: bool, optional
         scope: HashMap::new(),
         findings: Vec::new(),
     };
-    checker.visit(expression);
-    checker.findings
+    let known = checker.visit(expression);
+    (checker.findings, known.type_name())
 }
 
 /// Whether the expression names `oldSelf`.
@@ -42,7 +48,19 @@ enum Known<'a> {
     /// A value with this schema; `resource` when it has `metadata` of its own.
     Schema(&'a Schema, bool),
     Metadata,
+    /// A value of this type of CEL.
+    Type(&'static str),
     Anything,
+}
+
+impl Known<'_> {
+    fn type_name(self) -> Option<String> {
+        match self {
+            Known::Type(name) => Some(name.to_owned()),
+            Known::Schema(schema, _) if !schema.kind.is_empty() && !schema.nullable => Some(cel_type(schema)),
+            _ => None,
+        }
+    }
 }
 
 struct Checker<'a> {
@@ -63,7 +81,9 @@ impl<'a> Checker<'a> {
             Expr::Ident(name) => self.ident(node.id, name),
             Expr::Select(select) => {
                 let operand = self.visit(&select.operand);
-                self.select(node.id, operand, &select.field)
+                let field = self.select(node.id, operand, &select.field);
+                // `has(a.b)` is a selection that tests.
+                if select.test { Known::Type("bool") } else { field }
             }
             Expr::Call(call) => self.call(node.id, call),
             Expr::Comprehension(c) => {
@@ -96,13 +116,13 @@ impl<'a> Checker<'a> {
                 self.push(&c.accu_var, init);
                 self.visit(&c.loop_cond);
                 self.visit(&c.loop_step);
-                self.visit(&c.result);
+                let result = self.visit(&c.result);
                 self.pop(&c.accu_var);
                 if let Some(name) = &second_name {
                     self.pop(name);
                 }
                 self.pop(&c.iter_var);
-                Known::Anything
+                result
             }
             Expr::List(list) => {
                 list.elements.iter().for_each(|e| {
@@ -126,7 +146,16 @@ impl<'a> Checker<'a> {
                 );
                 Known::Anything
             }
-            Expr::Literal(_) | Expr::Unspecified => Known::Anything,
+            Expr::Literal(literal) => match literal {
+                LiteralValue::Boolean(_) => Known::Type("bool"),
+                LiteralValue::Bytes(_) => Known::Type("bytes"),
+                LiteralValue::Double(_) => Known::Type("double"),
+                LiteralValue::Int(_) => Known::Type("int"),
+                LiteralValue::String(_) => Known::Type("string"),
+                LiteralValue::UInt(_) => Known::Type("uint"),
+                LiteralValue::Null => Known::Anything,
+            },
+            Expr::Unspecified => Known::Anything,
         }
     }
 
@@ -154,6 +183,10 @@ impl<'a> Checker<'a> {
     fn select(&mut self, node: u64, operand: Known<'a>, field: &str) -> Known<'a> {
         match operand {
             Known::Anything => Known::Anything,
+            Known::Type(name) => {
+                self.find(node, format!("type '{name}' does not support field selection"));
+                Known::Anything
+            }
             Known::Metadata => {
                 if !matches!(field, "name" | "generateName") {
                     self.find(node, format!("undefined field '{field}'"));
@@ -219,7 +252,41 @@ impl<'a> Checker<'a> {
                 _ => Known::Anything,
             },
             (operators::CONDITIONAL, None, [_, yes, _]) => *yes,
+            (
+                operators::EQUALS
+                | operators::NOT_EQUALS
+                | operators::LESS
+                | operators::LESS_EQUALS
+                | operators::GREATER
+                | operators::GREATER_EQUALS,
+                None,
+                [a, b],
+            ) => {
+                self.comparable(node, &call.func_name, *a, *b);
+                Known::Type("bool")
+            }
+            (operators::LOGICAL_AND | operators::LOGICAL_OR | operators::LOGICAL_NOT | operators::IN, None, _) => {
+                Known::Type("bool")
+            }
+            ("contains" | "startsWith" | "endsWith" | "matches", Some(_), _) => Known::Type("bool"),
+            ("size", _, _) => Known::Type("int"),
+            ("string", None, _) => Known::Type("string"),
             _ => Known::Anything,
+        }
+    }
+
+    /// Refuses to compare what can never be equal: texts with numbers, truths with texts.
+    fn comparable(&mut self, node: u64, operator: &str, a: Known<'a>, b: Known<'a>) {
+        let (Some(a), Some(b)) = (a.type_name(), b.type_name()) else {
+            return;
+        };
+        let scalar = |t: &str| matches!(t, "string" | "bool" | "int" | "uint" | "double");
+        let number = |t: &str| matches!(t, "int" | "uint" | "double");
+        if a != b && scalar(&a) && scalar(&b) && !(number(&a) && number(&b)) {
+            self.find(
+                node,
+                format!("found no matching overload for '{operator}' applied to '({a}, {b})'"),
+            );
         }
     }
 

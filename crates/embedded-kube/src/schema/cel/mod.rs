@@ -96,13 +96,13 @@ fn compile_rule(
         ));
         None
     };
-    let program = match compile_expression(&rule.rule, schema, root, rule.optional_old_self) {
+    let program = match compile_expression(&rule.rule, schema, root, rule.optional_old_self, "bool") {
         Ok(program) => program,
         Err(text) => return refuse("rule", text),
     };
     let message = match rule.message_expression.trim() {
         "" => None,
-        source => match compile_expression(source, schema, root, rule.optional_old_self) {
+        source => match compile_expression(source, schema, root, rule.optional_old_self, "string") {
             Ok(program) => Some(program),
             Err(text) => return refuse("messageExpression", format!("messageExpression {text}")),
         },
@@ -158,20 +158,36 @@ fn written(rule: &Rule) -> Value {
     Value::Object(out)
 }
 
-fn compile_expression(source: &str, schema: &Schema, root: bool, optional: bool) -> Result<Program, String> {
+fn compile_expression(
+    source: &str,
+    schema: &Schema,
+    root: bool,
+    optional: bool,
+    wanted: &str,
+) -> Result<Program, String> {
     // The parser is generated code that input reaches; a panic of it must not take the server down.
     let parsed = catch_unwind(AssertUnwindSafe(|| environment().compile(source)));
     let program = match parsed {
         Err(_) => return Err("compilation failed: the expression cannot be parsed".to_owned()),
         Ok(Err(errors)) => {
-            let errors = errors.to_string();
+            let errors = errors.to_string().replace("\n| ", "\n | ");
             return Err(format!("compilation failed: {}", errors.trim()));
         }
         Ok(Ok(program)) => program,
     };
-    let findings = check::check(program.expression(), schema, root, optional);
+    let (findings, kind) = check::check(program.expression(), schema, root, optional);
     if findings.is_empty() {
-        return Ok(program);
+        return match kind {
+            Some(kind) if kind != wanted => {
+                let what = if wanted == "bool" {
+                    "cel expression must evaluate to a bool"
+                } else {
+                    "must evaluate to a string"
+                };
+                Err(what.to_owned())
+            }
+            _ => Ok(program),
+        };
     }
     let texts: Vec<String> = findings
         .iter()
