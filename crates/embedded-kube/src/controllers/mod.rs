@@ -1,1 +1,88 @@
 //! The controllers that turn objects into other objects. Each speaks only the Kubernetes API.
+//!
+//! All of them share one [`world::World`] of watched objects. Each is a loop that wakes when a kind it cares about
+//! changes, looks at the whole cache, writes what differs, and sleeps again: nothing is remembered between passes but
+//! what says so, nothing is polled, and a cluster that stands still is written nothing.
+
+mod budgets;
+mod claims;
+mod endpoints;
+mod events;
+mod eviction;
+mod garbage;
+mod namespaces;
+mod node_health;
+mod objects;
+mod quantity;
+mod scheduler;
+mod scheduling;
+mod statefulsets;
+mod volumes;
+mod world;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+use world::World;
+
+/// What the controllers need to know beside the API.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Goes into the ConfigMap `kube-root-ca.crt` of every namespace.
+    pub(crate) ca_pem: String,
+    /// Where the volumes of the storage class `standard` live, one folder each.
+    pub(crate) volumes_dir: PathBuf,
+    /// A node whose Lease was not renewed for so long is unreachable. Kubernetes' default is 40 s.
+    pub(crate) node_grace: Duration,
+    /// The oldest events beyond this number are removed.
+    pub(crate) max_events: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            ca_pem: String::new(),
+            volumes_dir: std::env::temp_dir().join("embedded-kube-volumes"),
+            node_grace: Duration::from_secs(40),
+            max_events: 2000,
+        }
+    }
+}
+
+/// What went wrong in one pass. The pass is tried again soon.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("writing an object as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the folder of volume {volume}: {source}")]
+    Folder { volume: String, source: std::io::Error },
+}
+
+/// Runs all controllers until `stop`.
+pub(crate) async fn run(client: Client, options: Options, stop: CancellationToken) {
+    let world = Arc::new(World::start(client.clone(), &stop));
+    tokio::select! {
+        () = world.synced() => {}
+        () = stop.cancelled() => return,
+    }
+    let objects = objects::Objects::new();
+    tokio::join!(
+        scheduler::run(world.clone(), stop.clone()),
+        garbage::run(world.clone(), objects.clone(), stop.clone()),
+        namespaces::run(world.clone(), objects, options.ca_pem.clone(), stop.clone()),
+        endpoints::run(world.clone(), stop.clone()),
+        claims::run(world.clone(), options.volumes_dir.clone(), stop.clone()),
+        volumes::run(world.clone(), options.volumes_dir.clone(), stop.clone()),
+        node_health::run(world.clone(), options.node_grace, stop.clone()),
+        eviction::run(world.clone(), stop.clone()),
+        statefulsets::run(world.clone(), stop.clone()),
+        budgets::run(world.clone(), stop.clone()),
+        events::bound(client, options.max_events, stop),
+    );
+}

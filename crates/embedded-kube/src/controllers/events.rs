@@ -1,0 +1,180 @@
+//! Events: writing them, and keeping their number bounded.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use futures::{StreamExt, pin_mut};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+/// Beyond this many different events the recorder forgets what it wrote; the next repetition is then a new event.
+const REMEMBERED: usize = 1024;
+
+/// Writes the events of one controller. An event said again is counted, not repeated.
+pub(crate) struct Recorder {
+    client: Client,
+    component: &'static str,
+    said: Mutex<HashMap<(String, String, String), (String, i32)>>,
+}
+
+impl Recorder {
+    pub(crate) fn new(client: Client, component: &'static str) -> Self {
+        Recorder {
+            client,
+            component,
+            said: Mutex::default(),
+        }
+    }
+
+    pub(crate) async fn normal<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: &str) {
+        self.publish(about, "Normal", reason, message).await;
+    }
+
+    pub(crate) async fn warning<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: &str) {
+        self.publish(about, "Warning", reason, message).await;
+    }
+
+    /// A warning about a state that lasts: said the first time only.
+    pub(crate) async fn warning_once<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: &str) {
+        let uid = about.meta().uid.clone().unwrap_or_default();
+        let key = (uid, reason.to_owned(), message.to_owned());
+        let said = self
+            .said
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains_key(&key);
+        if !said {
+            self.publish(about, "Warning", reason, message).await;
+        }
+    }
+
+    /// An event that cannot be written is lost: nothing depends on it.
+    async fn publish<K: Resource<DynamicType = ()>>(&self, about: &K, kind: &str, reason: &str, message: &str) {
+        let object = about.object_ref(&());
+        let namespace = object.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        let key = (
+            object.uid.clone().unwrap_or_default(),
+            reason.to_owned(),
+            message.to_owned(),
+        );
+        let (name, count, repeated) = {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            if said.len() > REMEMBERED {
+                said.clear();
+            }
+            let repeated = said.contains_key(&key);
+            let entry = said.entry(key).or_insert_with(|| {
+                let id = uuid::Uuid::new_v4().as_u128();
+                (
+                    format!("{}.{:016x}", object.name.as_deref().unwrap_or("object"), id as u64),
+                    0,
+                )
+            });
+            entry.1 += 1;
+            (entry.0.clone(), entry.1, repeated)
+        };
+        let now = Time(Timestamp::now());
+        if repeated {
+            let patch = json!({"count": count, "lastTimestamp": now});
+            if api
+                .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
+                .await
+                .is_ok()
+            {
+                return;
+            }
+        }
+        let event = event(
+            object,
+            &namespace,
+            name,
+            self.component,
+            kind,
+            reason,
+            message,
+            now,
+            count,
+        );
+        if let Err(error) = api.create(&PostParams::default(), &event).await {
+            tracing::debug!(%error, reason, message, "event not written");
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments)] // the fields of one event
+fn event(
+    object: ObjectReference,
+    namespace: &str,
+    name: String,
+    component: &str,
+    kind: &str,
+    reason: &str,
+    message: &str,
+    now: Time,
+    count: i32,
+) -> Event {
+    Event {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        },
+        involved_object: object,
+        type_: Some(kind.to_owned()),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        count: Some(count),
+        first_timestamp: Some(now.clone()),
+        last_timestamp: Some(now),
+        source: Some(EventSource {
+            component: Some(component.to_owned()),
+            host: None,
+        }),
+        reporting_component: Some(component.to_owned()),
+        reporting_instance: Some(String::new()),
+        ..Event::default()
+    }
+}
+
+/// Removes the oldest events once there are more than `most`.
+pub(crate) async fn bound(client: Client, most: usize, stop: CancellationToken) {
+    let stream = watcher(Api::<Event>::all(client.clone()), watcher::Config::default()).default_backoff();
+    pin_mut!(stream);
+    // By age. The watch names each event once or more; the key is the same each time.
+    let mut known: BTreeMap<(Option<Time>, String, String), ()> = BTreeMap::new();
+    while let Some(Some(event)) = stop.run_until_cancelled(stream.next()).await {
+        let key = |event: &Event| {
+            (
+                event.creation_timestamp(),
+                event.namespace().unwrap_or_default(),
+                event.name_any(),
+            )
+        };
+        match event {
+            Ok(watcher::Event::Init) => known.clear(),
+            Ok(watcher::Event::Apply(event) | watcher::Event::InitApply(event)) => {
+                known.insert(key(&event), ());
+            }
+            Ok(watcher::Event::Delete(event)) => {
+                known.remove(&key(&event));
+            }
+            Ok(watcher::Event::InitDone) | Err(_) => {}
+        }
+        while known.len() > most {
+            let Some(((_, namespace, name), ())) = known.pop_first() else {
+                break;
+            };
+            let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
+            if let Err(error) = api.delete(&name, &DeleteParams::default()).await {
+                tracing::debug!(%error, "an old event stays");
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! PURE. What to do next for one set: the order of starts, stops and updates.
+//!
+//! With `OrderedReady` one thing happens at a time: pod N+1 is made when pod N is ready, the highest goes first when
+//! shrinking, and a pod that is not ready stops everything after it. An update replaces pods from the highest ordinal
+//! down to the partition, each when the one before it is ready again; so an update that breaks a pod stops there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+
+use super::super::endpoints::is_ready;
+use super::{identity, revisions};
+
+/// What the decision rests on.
+pub(super) struct Seen<'a> {
+    pub(super) set: &'a StatefulSet,
+    /// The pods this set controls.
+    pub(super) pods: &'a [Arc<Pod>],
+    pub(super) claim: &'a dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
+    /// What pods are made from until an update is complete.
+    pub(super) current: &'a ControllerRevision,
+    /// The present template.
+    pub(super) update: &'a ControllerRevision,
+    pub(super) now: Timestamp,
+}
+
+#[derive(Debug)]
+pub(super) enum Action {
+    /// With the name of its pod.
+    CreateClaim(Box<PersistentVolumeClaim>, String),
+    OwnClaim(Arc<PersistentVolumeClaim>, Vec<OwnerReference>),
+    CreatePod(Box<Pod>),
+    DeletePod(Arc<Pod>),
+}
+
+pub(super) struct Step {
+    pub(super) actions: Vec<Action>,
+    pub(super) status: StatefulSetStatus,
+    /// A pod becomes available then, without any event.
+    pub(super) again_after: Option<Duration>,
+}
+
+pub(super) fn next(seen: &Seen<'_>) -> Step {
+    let mut actions = Vec::new();
+    let mut again_after = None;
+    decide(seen, &mut actions, &mut again_after);
+    let status = status(seen, &mut again_after);
+    Step {
+        actions,
+        status,
+        again_after,
+    }
+}
+
+/// Returns early wherever something has to be waited for.
+fn decide(seen: &Seen<'_>, actions: &mut Vec<Action>, again_after: &mut Option<Duration>) {
+    let spec = &seen.set.spec;
+    let one_by_one = spec.pod_management_policy.as_deref() != Some("Parallel");
+    let start = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0);
+    let end = start.saturating_add(spec.replicas.unwrap_or(1).max(0));
+    let (members, condemned) = by_ordinal(seen, start, end);
+
+    for ordinal in start..end {
+        let Some(pod) = members.get(&ordinal) else {
+            create(seen, ordinal, actions);
+            if one_by_one {
+                return;
+            }
+            continue;
+        };
+        if is_over(pod) {
+            if !is_terminating(pod) {
+                actions.push(Action::DeletePod(pod.clone()));
+            }
+            if one_by_one {
+                return;
+            }
+            continue;
+        }
+        own_claims(seen, pod, ordinal, false, actions);
+        if one_by_one && (is_terminating(pod) || !is_available(seen, pod, again_after)) {
+            return;
+        }
+    }
+
+    let first_unhealthy = members
+        .values()
+        .chain(condemned.values())
+        .find(|pod| !is_running_and_ready(pod) || is_terminating(pod));
+    for (ordinal, pod) in condemned.iter().rev() {
+        let is_the_first = first_unhealthy.is_some_and(|first| first.uid() == pod.uid());
+        if is_terminating(pod) || one_by_one && !is_the_first && !is_available(seen, pod, again_after) {
+            if one_by_one {
+                return;
+            }
+            continue;
+        }
+        own_claims(seen, pod, *ordinal, true, actions);
+        actions.push(Action::DeletePod(pod.clone()));
+        if one_by_one {
+            return;
+        }
+    }
+
+    if !is_rolling(seen.set) {
+        return;
+    }
+    let target = seen.update.name_any();
+    for ordinal in (start.saturating_add(partition(seen.set))..end).rev() {
+        let Some(pod) = members.get(&ordinal) else { return };
+        if revision(pod) != Some(&target) && !is_terminating(pod) {
+            actions.push(Action::DeletePod(pod.clone()));
+            return;
+        }
+        if is_terminating(pod) || !is_available(seen, pod, again_after) {
+            return;
+        }
+    }
+}
+
+type ByOrdinal = BTreeMap<i32, Arc<Pod>>;
+
+/// The pods the set should have, and those beyond.
+fn by_ordinal(seen: &Seen<'_>, start: i32, end: i32) -> (ByOrdinal, ByOrdinal) {
+    let all = seen
+        .pods
+        .iter()
+        .filter_map(|pod| Some((identity::ordinal(seen.set, &pod.name_any())?, pod.clone())));
+    all.partition(|(ordinal, _)| (start..end).contains(ordinal))
+}
+
+fn create(seen: &Seen<'_>, ordinal: i32, actions: &mut Vec<Action>) {
+    let revision = if needs_current(seen, ordinal) {
+        seen.current
+    } else {
+        seen.update
+    };
+    let Some(template) = revisions::template(revision) else {
+        return;
+    };
+    let name = identity::pod_name(seen.set, ordinal);
+    for claim in identity::claims(seen.set, ordinal) {
+        match (seen.claim)(&claim.name_any()) {
+            None => actions.push(Action::CreateClaim(Box::new(claim), name.clone())),
+            // A claim on its way out cannot be used; the pod waits for it to be gone and made anew.
+            Some(old) if old.metadata.deletion_timestamp.is_some() => return,
+            Some(_) => {}
+        }
+    }
+    actions.push(Action::CreatePod(Box::new(identity::pod(
+        seen.set,
+        ordinal,
+        &template,
+        &revision.name_any(),
+    ))));
+}
+
+/// Below the partition a pod is made again as it was.
+fn needs_current(seen: &Seen<'_>, ordinal: i32) -> bool {
+    let status = seen.set.status.clone().unwrap_or_default();
+    let spec = &seen.set.spec;
+    let start = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0);
+    if !is_rolling(seen.set) || seen.current.name_any() == seen.update.name_any() {
+        return false;
+    }
+    let rolling = spec
+        .update_strategy
+        .as_ref()
+        .and_then(|strategy| strategy.rolling_update.as_ref());
+    let unchanged = match rolling.and_then(|rolling| rolling.partition) {
+        Some(partition) => partition,
+        None => status.current_replicas.unwrap_or(0),
+    };
+    ordinal < start.saturating_add(unchanged)
+}
+
+fn own_claims(seen: &Seen<'_>, pod: &Pod, ordinal: i32, condemned: bool, actions: &mut Vec<Action>) {
+    for wanted in identity::claims(seen.set, ordinal) {
+        let Some(claim) = (seen.claim)(&wanted.name_any()) else {
+            // A pod that is pending may be waiting for a claim that was deleted under it.
+            if !condemned && phase(pod) == "Pending" && !is_terminating(pod) {
+                actions.push(Action::CreateClaim(Box::new(wanted), pod.name_any()));
+            }
+            continue;
+        };
+        if let Some(owners) = identity::claim_owners(seen.set, pod, condemned, &claim) {
+            actions.push(Action::OwnClaim(claim, owners));
+        }
+    }
+}
+
+fn is_rolling(set: &StatefulSet) -> bool {
+    let strategy = set.spec.update_strategy.as_ref();
+    strategy
+        .and_then(|strategy| strategy.type_.as_deref())
+        .unwrap_or("RollingUpdate")
+        == "RollingUpdate"
+}
+
+fn partition(set: &StatefulSet) -> i32 {
+    let strategy = set.spec.update_strategy.as_ref();
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    rolling.and_then(|rolling| rolling.partition).unwrap_or(0)
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or_default()
+}
+
+fn is_over(pod: &Pod) -> bool {
+    matches!(phase(pod), "Failed" | "Succeeded")
+}
+
+fn is_terminating(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+fn is_running_and_ready(pod: &Pod) -> bool {
+    phase(pod) == "Running" && is_ready(pod)
+}
+
+fn revision(pod: &Pod) -> Option<&String> {
+    pod.labels().get(identity::REVISION)
+}
+
+/// Ready for `minReadySeconds`.
+fn is_available(seen: &Seen<'_>, pod: &Pod, again_after: &mut Option<Duration>) -> bool {
+    if !is_running_and_ready(pod) {
+        return false;
+    }
+    let least = seen.set.spec.min_ready_seconds.unwrap_or(0);
+    if least <= 0 {
+        return true;
+    }
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Ready");
+    let since = ready
+        .and_then(|ready| ready.last_transition_time.as_ref())
+        .map_or(seen.now, |time| time.0);
+    let passed = seen.now.duration_since(since).as_millis().max(0);
+    let left = u64::try_from(i128::from(least) * 1000 - passed).unwrap_or(0);
+    if left > 0 {
+        let left = Duration::from_millis(left);
+        *again_after = Some(again_after.map_or(left, |sooner| sooner.min(left)));
+    }
+    left == 0
+}
+
+fn status(seen: &Seen<'_>, again_after: &mut Option<Duration>) -> StatefulSetStatus {
+    let old = seen.set.status.clone().unwrap_or_default();
+    let (current, update) = (seen.current.name_any(), seen.update.name_any());
+    let count = |counts: &dyn Fn(&Pod) -> bool| {
+        i32::try_from(seen.pods.iter().filter(|pod| counts(pod)).count()).unwrap_or(i32::MAX)
+    };
+    let replicas = count(&|_| true);
+    let ready = count(&is_running_and_ready);
+    let updated = count(&|pod| !is_terminating(pod) && revision(pod) == Some(&update));
+    let available = seen
+        .pods
+        .iter()
+        .filter(|pod| is_available(seen, pod, again_after))
+        .count();
+    let mut status = StatefulSetStatus {
+        observed_generation: seen.set.metadata.generation,
+        replicas,
+        ready_replicas: Some(ready),
+        available_replicas: i32::try_from(available).ok(),
+        current_replicas: Some(count(&|pod| !is_terminating(pod) && revision(pod) == Some(&current))),
+        updated_replicas: Some(updated),
+        current_revision: Some(current),
+        update_revision: Some(update),
+        collision_count: Some(old.collision_count.unwrap_or(0)),
+        conditions: old.conditions,
+    };
+    // The update is complete: what was new is now what is.
+    let wanted = seen.set.spec.replicas.unwrap_or(1);
+    if is_rolling(seen.set) && [replicas, ready, updated] == [wanted; 3] {
+        status.current_revision = status.update_revision.clone();
+        status.current_replicas = status.updated_replicas;
+    }
+    status
+}
