@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::config::{AuthInfo, Cluster as ClusterEntry, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
 use tokio::net::TcpListener;
@@ -14,6 +15,7 @@ use crate::api::pki::{Pki, PkiError};
 use crate::api::server::Server;
 use crate::api::store::{OpenError, Store};
 use crate::api::{self, Authenticator, User};
+use crate::controllers;
 
 /// Why a cluster could not start.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +56,7 @@ impl From<PkiError> for StartError {
 pub struct Builder {
     folder: Option<PathBuf>,
     port: Option<u16>,
+    node_grace: Option<Duration>,
 }
 
 impl Builder {
@@ -66,6 +69,12 @@ impl Builder {
     /// Listens on this port of 127.0.0.1; without it, on the port of the last run of this folder, or any free one.
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
+        self
+    }
+
+    /// A node that gives no sign of life for so long is unreachable; without it, 40 seconds as in Kubernetes.
+    pub fn node_grace(mut self, grace: Duration) -> Self {
+        self.node_grace = Some(grace);
         self
     }
 
@@ -152,6 +161,16 @@ impl Cluster {
         for listener in [listener, for_pods] {
             tasks.spawn(api::listen::run(server.clone(), listener, tls.clone(), tasks.clone()));
         }
+        let mut options = controllers::Options {
+            ca_pem: pki.ca.clone(),
+            volumes_dir: folder.join("volumes"),
+            ..controllers::Options::default()
+        };
+        if let Some(grace) = builder.node_grace {
+            options.node_grace = grace;
+        }
+        let client = api::client::in_memory(server.clone(), User::admin());
+        tasks.spawn(controllers::run(client, options, stop.clone()));
         Ok(Self {
             server,
             pki,
@@ -182,6 +201,11 @@ impl Cluster {
             .await
             .map_err(|e| kube::Error::Service(Box::new(e)))?;
         kube::Client::try_from(config)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
     }
 
     /// Where the API server listens.

@@ -9,7 +9,6 @@
 
 mod api;
 mod cluster;
-#[allow(dead_code)] // until the cluster starts them
 mod controllers;
 mod node;
 mod schema;

@@ -28,6 +28,7 @@ mod reviews;
 mod selector;
 pub(crate) mod server;
 pub(crate) mod store;
+mod streaming;
 mod table;
 
 pub(crate) use auth::{Authenticator, User};

@@ -27,13 +27,13 @@ impl From<StreamError> for Status {
 /// `log`, `exec`, `attach` and `portforward`.
 pub(crate) async fn stream(
     call: Call,
-    _head: Parts,
-    _upgrade: Option<hyper::upgrade::OnUpgrade>,
+    head: Parts,
+    upgrade: Option<hyper::upgrade::OnUpgrade>,
 ) -> Result<Response<Body>> {
     let pod = call.current(&call.path.name)?;
     match call.path.subresource.as_str() {
         "log" => logs(&call, &pod.value).await,
-        _ => Err(Status::not_served()),
+        _ => super::streaming::serve(&call, &pod.value, head, upgrade).await,
     }
 }
 

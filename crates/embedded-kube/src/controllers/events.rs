@@ -1,7 +1,7 @@
 //! Events: writing them, and keeping their number bounded.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use futures::{StreamExt, pin_mut};
 use jiff::Timestamp;
@@ -12,6 +12,8 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+
+use super::world::lock;
 
 /// Beyond this many different events the recorder forgets what it wrote; the next repetition is then a new event.
 const REMEMBERED: usize = 1024;
@@ -44,11 +46,7 @@ impl Recorder {
     pub(crate) async fn warning_once<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: &str) {
         let uid = about.meta().uid.clone().unwrap_or_default();
         let key = (uid, reason.to_owned(), message.to_owned());
-        let said = self
-            .said
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains_key(&key);
+        let said = lock(&self.said).contains_key(&key);
         if !said {
             self.publish(about, "Warning", reason, message).await;
         }
@@ -65,7 +63,7 @@ impl Recorder {
             message.to_owned(),
         );
         let (name, count, repeated) = {
-            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut said = lock(&self.said);
             if said.len() > REMEMBERED {
                 said.clear();
             }

@@ -1,8 +1,9 @@
 //! Removing pods that can no longer be where they are: from nodes with a NoExecute taint, by their tolerations, and from
 //! nodes that do not exist any more.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
@@ -14,30 +15,45 @@ use tokio_util::sync::CancellationToken;
 use super::Error;
 use super::events::Recorder;
 use super::scheduling::covers;
-use super::world::{World, full_name, passes, unless_moved_on};
+use super::world::{World, full_name, lock, passes, unless_moved_on};
 
 /// Says that a node is down for good and its volumes may be used elsewhere: its terminating pods are removed.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-pub(crate) async fn run(world: Arc<World>, stop: CancellationToken) {
+/// Nodes that pods name and that do not exist, with when that was first seen.
+type Missing = Mutex<HashMap<String, Instant>>;
+
+/// `grace`: pods of a node that does not exist are removed only after it has been missing for so long, as in Kubernetes.
+pub(crate) async fn run(world: Arc<World>, grace: Duration, stop: CancellationToken) {
     let wake = Arc::new(Notify::new());
     world.nodes.wakes(&wake);
     world.pods.wakes(&wake);
     let recorder = Recorder::new(world.client.clone(), "taint-eviction-controller");
-    passes("eviction", wake, stop, || pass(&world, &recorder)).await;
+    let missing = Missing::default();
+    passes("eviction", wake, stop, || pass(&world, &recorder, &missing, grace)).await;
 }
 
-async fn pass(world: &World, recorder: &Recorder) -> Result<Option<Duration>, Error> {
+async fn pass(
+    world: &World,
+    recorder: &Recorder,
+    missing: &Missing,
+    grace: Duration,
+) -> Result<Option<Duration>, Error> {
     let now = Timestamp::now();
     let mut next: Option<Duration> = None;
+    lock(missing).retain(|name, _| world.nodes.named(name).is_none());
     for pod in world.pods.all() {
         let Some(name) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else {
             continue;
         };
         let terminating = pod.metadata.deletion_timestamp.is_some();
         let Some(node) = world.nodes.named(name) else {
-            // The pods' watch may be ahead of the nodes': only the API's word counts.
-            if Api::<Node>::all(world.client.clone()).get_opt(name).await?.is_none() {
+            let since = *lock(missing).entry(name.to_owned()).or_insert_with(Instant::now);
+            let left = grace.saturating_sub(since.elapsed());
+            if !left.is_zero() {
+                next = Some(next.map_or(left, |next| next.min(left)));
+            } else if Api::<Node>::all(world.client.clone()).get_opt(name).await?.is_none() {
+                // Only the API's word counts: the pods' watch may be ahead of the nodes'.
                 delete(world, &pod, true).await?;
             }
             continue;

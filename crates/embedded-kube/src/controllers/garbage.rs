@@ -9,7 +9,7 @@
 //! are not in step.
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use super::objects::{Graph, Item, Objects, Uid};
-use super::world::{World, passes, unless_moved_on};
+use super::world::{World, lock, passes, unless_moved_on};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -163,7 +163,7 @@ impl Collector {
             self.ask_for(&item, &owner).await?;
         }
         let decision = {
-            let absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
+            let absent = lock(&self.absent);
             decide(&self.objects.graph(), uid, &absent)
         };
         match decision {
@@ -186,12 +186,7 @@ impl Collector {
 
     /// Remembers the owner as absent if the API says so. An owner of a kind that nobody serves is left in doubt.
     async fn ask_for(&self, item: &Item, owner: &OwnerReference) -> Result<(), Error> {
-        if self
-            .absent
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&owner.uid)
-        {
+        if lock(&self.absent).contains(&owner.uid) {
             return Ok(());
         }
         let Some(kind) = self.objects.kind_of(owner) else {
@@ -205,7 +200,7 @@ impl Collector {
             .get_opt(&owner.name)
             .await?;
         if found.is_none_or(|found| found.uid().as_deref() != Some(owner.uid.as_str())) {
-            let mut absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut absent = lock(&self.absent);
             if absent.len() > REMEMBERED_ABSENT {
                 absent.clear();
             }

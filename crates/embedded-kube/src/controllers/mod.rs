@@ -36,7 +36,8 @@ pub(crate) struct Options {
     pub(crate) ca_pem: String,
     /// Where the volumes of the storage class `standard` live, one folder each.
     pub(crate) volumes_dir: PathBuf,
-    /// A node whose Lease was not renewed for so long is unreachable. Kubernetes' default is 40 s.
+    /// A node whose Lease was not renewed for so long is unreachable, and one missing for so long loses its pods.
+    /// Kubernetes' default is 40 s for both.
     pub(crate) node_grace: Duration,
     /// The oldest events beyond this number are removed.
     pub(crate) max_events: usize,
@@ -80,7 +81,7 @@ pub(crate) async fn run(client: Client, options: Options, stop: CancellationToke
         claims::run(world.clone(), options.volumes_dir.clone(), stop.clone()),
         volumes::run(world.clone(), options.volumes_dir.clone(), stop.clone()),
         node_health::run(world.clone(), options.node_grace, stop.clone()),
-        eviction::run(world.clone(), stop.clone()),
+        eviction::run(world.clone(), options.node_grace, stop.clone()),
         statefulsets::run(world.clone(), stop.clone()),
         budgets::run(world.clone(), stop.clone()),
         events::bound(client, options.max_events, stop),

@@ -5,7 +5,7 @@
 //! removes them by their tolerations.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::Error;
 use super::endpoints::is_ready;
 use super::events::Recorder;
-use super::world::{World, passes, unless_moved_on};
+use super::world::{World, lock, passes, unless_moved_on};
 
 const LEASES: &str = "kube-node-lease";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -80,7 +80,7 @@ impl Monitor {
                 self.mark_pods_unready(&node).await?;
             }
         }
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         seen.retain(|uid, _| nodes.iter().any(|node| node.uid().as_ref() == Some(uid)));
         Ok(next)
     }
@@ -91,7 +91,7 @@ impl Monitor {
             renewed: lease.and_then(|lease| lease.spec.as_ref().and_then(|spec| spec.renew_time.clone())),
             heartbeat: condition(node, "Ready").and_then(|ready| ready.last_heartbeat_time.clone()),
         };
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         let entry = seen
             .entry(node.uid().unwrap_or_default())
             .or_insert_with(|| (sign.clone(), now));

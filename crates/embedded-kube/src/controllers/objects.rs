@@ -4,7 +4,7 @@
 //! clearing of namespaces rest on it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -14,6 +14,8 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+
+use super::world::lock;
 
 pub(crate) type Uid = String;
 
@@ -142,11 +144,11 @@ impl Objects {
     }
 
     pub(crate) fn graph(&self) -> MutexGuard<'_, Graph> {
-        self.graph.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.graph)
     }
 
     pub(crate) fn kinds(&self) -> Vec<Arc<Kind>> {
-        let kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let kinds = lock(&self.kinds);
         kinds.values().map(|(kind, _)| kind.clone()).collect()
     }
 
@@ -160,14 +162,11 @@ impl Objects {
 
     /// Wakes `wake` on every change.
     pub(crate) fn wakes(&self, wake: &Arc<Notify>) {
-        self.wakes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(wake.clone());
+        lock(&self.wakes).push(wake.clone());
     }
 
     pub(crate) fn wake(&self) {
-        for wake in self.wakes.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for wake in lock(&self.wakes).iter() {
             wake.notify_one();
         }
     }
@@ -193,7 +192,7 @@ impl Objects {
         }
         let mut gone = Vec::new();
         {
-            let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kinds = lock(&self.kinds);
             kinds.retain(|id, (_, watching)| {
                 let stays = found.contains_key(id);
                 if !stays {

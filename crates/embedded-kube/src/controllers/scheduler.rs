@@ -1,7 +1,7 @@
 //! The scheduler: binds pending pods to nodes. The decision itself is [`super::scheduling`].
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::Error;
 use super::events::Recorder;
 use super::scheduling::{Scene, place};
-use super::world::{World, full_name, passes, unless_moved_on};
+use super::world::{World, full_name, lock, passes, unless_moved_on};
 
 /// The name pods are scheduled under when they name no other scheduler.
 const NAME: &str = "default-scheduler";
@@ -49,7 +49,7 @@ impl Scheduler {
         let pods = self.world.pods.all();
         let mut waiting: Vec<&Arc<Pod>> = pods.iter().filter(|pod| is_waiting(pod)).collect();
         {
-            let mut assumed = self.assumed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut assumed = lock(&self.assumed);
             assumed.retain(|uid, _| waiting.iter().any(|pod| pod.uid().as_ref() == Some(uid)));
             waiting.retain(|pod| !assumed.contains_key(&pod.uid().unwrap_or_default()));
         }
@@ -72,7 +72,7 @@ impl Scheduler {
     }
 
     fn scene(&self, pods: &[Arc<Pod>]) -> Scene {
-        let assumed = self.assumed.lock().unwrap_or_else(PoisonError::into_inner);
+        let assumed = lock(&self.assumed);
         let placed = pods.iter().filter(|pod| !is_over(pod)).filter_map(|pod| {
             let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
             let node = bound.or_else(|| assumed.get(&pod.uid().unwrap_or_default()).cloned())?;
@@ -124,9 +124,7 @@ impl Scheduler {
         if unless_moved_on(answer)?.is_none() {
             return Ok(false);
         }
-        let mut assumed = self.assumed.lock().unwrap_or_else(PoisonError::into_inner);
-        assumed.insert(pod.uid().unwrap_or_default(), node.to_owned());
-        drop(assumed);
+        lock(&self.assumed).insert(pod.uid().unwrap_or_default(), node.to_owned());
         let message = format!("Successfully assigned {namespace}/{name} to {node}");
         self.recorder.normal(pod, "Scheduled", &message).await;
         Ok(true)

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt, pin_mut};
@@ -58,7 +58,7 @@ where
                         continue;
                     }
                 }
-                for wake in woken.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                for wake in lock(&woken).iter() {
                     wake.notify_one();
                 }
             }
@@ -68,10 +68,7 @@ where
 
     /// Wakes `wake` on every change of this kind.
     pub(crate) fn wakes(&self, wake: &Arc<Notify>) {
-        self.wakes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(wake.clone());
+        lock(&self.wakes).push(wake.clone());
         wake.notify_one();
     }
 
@@ -185,6 +182,11 @@ where
             }
         };
     }
+}
+
+/// What a mutex guards stays sound when a task panics: every change to it is a single step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether the API's answer was this code.

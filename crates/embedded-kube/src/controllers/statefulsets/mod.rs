@@ -11,7 +11,7 @@ mod step;
 mod tests;
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::Error;
 use super::events::Recorder;
 use super::scheduling::selects;
-use super::world::{World, passes, unless_moved_on};
+use super::world::{World, lock, passes, unless_moved_on};
 use step::{Action, Seen};
 
 pub(crate) async fn run(world: Arc<World>, stop: CancellationToken) {
@@ -56,7 +56,7 @@ impl Controller {
     async fn pass(&self) -> Result<Option<Duration>, Error> {
         let pods = self.world.pods.all();
         {
-            let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut deleted = lock(&self.deleted);
             deleted.retain(|uid| {
                 let pod = pods.iter().find(|pod| pod.uid().as_ref() == Some(uid));
                 pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none())
@@ -81,7 +81,7 @@ impl Controller {
             return Ok(None);
         };
         {
-            let deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
+            let deleted = lock(&self.deleted);
             if mine.iter().any(|pod| deleted.contains(&pod.uid().unwrap_or_default())) {
                 return Ok(None); // the cache is behind this controller's own deletion
             }
@@ -246,9 +246,7 @@ impl Controller {
                     ..DeleteParams::default()
                 };
                 if unless_moved_on(api.delete(&pod.name_any(), &params).await)?.is_some() {
-                    let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
-                    deleted.insert(pod.uid().unwrap_or_default());
-                    drop(deleted);
+                    lock(&self.deleted).insert(pod.uid().unwrap_or_default());
                     let message = format!("delete Pod {} {of} successful", pod.name_any());
                     self.recorder.normal(set, "SuccessfulDelete", &message).await;
                 }

@@ -1,0 +1,276 @@
+//! A process and its streams over a link: Kubernetes' remote command protocol, version 4 and 5.
+//!
+//! Channels: 0 stdin, 1 stdout, 2 stderr, 3 the outcome as a Status object, 4 the terminal's size as JSON.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use super::spdy::{Event, Session, Writer};
+use super::{Link, Piece};
+use crate::api::errors::Status;
+use crate::streams::{ExecOptions, ExecSession, PodRef, PodStreams, TerminalSize};
+
+pub(super) const STDIN: u8 = 0;
+pub(super) const STDOUT: u8 = 1;
+pub(super) const STDERR: u8 = 2;
+pub(super) const OUTCOME: u8 = 3;
+pub(super) const RESIZE: u8 = 4;
+
+/// A client opens its streams right after the upgrade.
+const OPENING: Duration = Duration::from_secs(30);
+/// What a process's children still hold open after its end is not waited for much longer.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
+/// What is read at once.
+const CHUNK: usize = 32 * 1024;
+
+/// Starts the process and serves it until it ends or the client is gone.
+pub(super) async fn run(link: Link, options: ExecOptions, attach: bool, pod: PodRef, streams: Arc<dyn PodStreams>) {
+    let started = if attach {
+        streams.attach(pod, options).await
+    } else {
+        streams.exec(pod, options).await
+    };
+    let Link { mut incoming, outgoing } = link;
+    let outcome = match started {
+        Err(error) => Status::from(error).to_value(),
+        Ok(session) => {
+            let ExecSession {
+                stdin,
+                stdout,
+                stderr,
+                resize,
+                exit,
+            } = session;
+            let output = async {
+                tokio::join!(pump(stdout, STDOUT, &outgoing), pump(stderr, STDERR, &outgoing));
+            };
+            let input = feed(&mut incoming, stdin, resize);
+            tokio::pin!(output, exit);
+            let mut input = std::pin::pin!(input);
+            let mut drained = false;
+            let code = loop {
+                tokio::select! {
+                    code = &mut exit => break code,
+                    () = &mut output, if !drained => drained = true,
+                    () = &mut input => return, // the client is gone; dropping the session ends the process
+                }
+            };
+            if !drained {
+                tokio::select! {
+                    _ = tokio::time::timeout(LAST_OUTPUT, &mut output) => {}
+                    () = &mut input => return,
+                }
+            }
+            match code {
+                Ok(code) => outcome(code),
+                Err(error) => Status::from(error).to_value(),
+            }
+        }
+    };
+    let _ = outgoing
+        .send(Piece::Data(OUTCOME, Bytes::from(outcome.to_string())))
+        .await;
+    let _ = outgoing.send(Piece::Close(OUTCOME)).await;
+}
+
+/// The process's output to the client, until it ends.
+async fn pump(from: Option<Box<dyn AsyncRead + Send + Unpin>>, channel: u8, to: &mpsc::Sender<Piece>) {
+    let Some(mut from) = from else { return };
+    let mut buffer = BytesMut::new();
+    loop {
+        buffer.reserve(CHUNK);
+        match from.read_buf(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {
+                if to.send(Piece::Data(channel, buffer.split().freeze())).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+    let _ = to.send(Piece::Close(channel)).await;
+}
+
+/// The client's input to the process, until the client is gone.
+async fn feed(
+    incoming: &mut mpsc::Receiver<Piece>,
+    mut stdin: Option<Box<dyn tokio::io::AsyncWrite + Send + Unpin>>,
+    resize: Option<mpsc::Sender<TerminalSize>>,
+) {
+    while let Some(piece) = incoming.recv().await {
+        match piece {
+            Piece::Data(STDIN, bytes) => {
+                // A process that no longer reads is no reason to end it: its output may still come.
+                if let Some(open) = &mut stdin
+                    && (open.write_all(&bytes).await.is_err() || open.flush().await.is_err())
+                {
+                    stdin = None;
+                }
+            }
+            Piece::Close(STDIN) => {
+                if let Some(mut open) = stdin.take() {
+                    let _ = open.shutdown().await;
+                }
+            }
+            Piece::Data(RESIZE, bytes) => {
+                if let (Some(resize), Some(size)) = (&resize, last_size(&bytes)) {
+                    let _ = resize.send(size).await;
+                }
+            }
+            Piece::Data(..) | Piece::Close(_) => {}
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Size {
+    #[serde(rename = "Width")]
+    width: u16,
+    #[serde(rename = "Height")]
+    height: u16,
+}
+
+/// Several sizes may come at once; the last one counts.
+fn last_size(bytes: &[u8]) -> Option<TerminalSize> {
+    let sizes = serde_json::Deserializer::from_slice(bytes).into_iter::<Size>();
+    let last = sizes.map_while(std::result::Result::ok).last()?;
+    Some(TerminalSize {
+        width: last.width,
+        height: last.height,
+    })
+}
+
+fn outcome(code: i32) -> Value {
+    if code == 0 {
+        return json!({"metadata": {}, "status": "Success"});
+    }
+    json!({
+        "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
+        "message": format!("command terminated with non-zero exit code: exit status {code}"),
+        "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
+    })
+}
+
+/// Waits for the streams that were asked for, then runs the process on them.
+pub(super) async fn over_spdy(
+    mut session: Session,
+    options: ExecOptions,
+    attach: bool,
+    pod: PodRef,
+    streams: Arc<dyn PodStreams>,
+) {
+    let wanted = [
+        ("stdin", STDIN, options.stdin),
+        ("stdout", STDOUT, options.stdout),
+        ("stderr", STDERR, options.stderr),
+        ("error", OUTCOME, true),
+        ("resize", RESIZE, options.tty),
+    ];
+    let count = wanted.iter().filter(|(_, _, wanted)| *wanted).count();
+    let (pieces, incoming) = mpsc::channel(16);
+    let (outgoing, mut out) = mpsc::channel(16);
+    let mut by_stream: HashMap<u32, u8> = HashMap::new();
+    let mut early: Vec<Piece> = Vec::new();
+    let opening = async {
+        while by_stream.len() < count {
+            match session.events.recv().await {
+                None => return false,
+                Some(Event::Opened { id, headers, finished }) => {
+                    let kind = headers.get("streamtype").map(String::as_str).unwrap_or_default();
+                    match wanted.iter().find(|(name, _, wanted)| *wanted && *name == kind) {
+                        Some((_, channel, _)) => {
+                            session.writer.accept(id).await;
+                            by_stream.insert(id, *channel);
+                            if finished && *channel == STDIN {
+                                early.push(Piece::Close(STDIN));
+                            }
+                        }
+                        None => session.writer.reset(id).await,
+                    }
+                }
+                Some(event) => early.extend(piece(&by_stream, event)),
+            }
+        }
+        true
+    };
+    if !matches!(tokio::time::timeout(OPENING, opening).await, Ok(true)) {
+        return;
+    }
+    let by_channel: HashMap<u8, u32> = by_stream.iter().map(|(id, channel)| (*channel, *id)).collect();
+    let (mut events, writer) = (session.events, session.writer);
+    let inward = async move {
+        for piece in early {
+            if pieces.send(piece).await.is_err() {
+                return;
+            }
+        }
+        while let Some(event) = events.recv().await {
+            if let Some(piece) = piece(&by_stream, event)
+                && pieces.send(piece).await.is_err()
+            {
+                // The process is over; what still comes is read and dropped until the client closes.
+                while events.recv().await.is_some() {}
+                return;
+            }
+        }
+    };
+    let last_words = writer.clone();
+    let outward = async move {
+        while let Some(piece) = out.recv().await {
+            send(&writer, &by_channel, piece).await;
+        }
+        // All that was sent must arrive before the connection goes.
+        for id in by_channel.values() {
+            writer.finish(*id).await;
+        }
+    };
+    let mut inward = tokio::spawn(inward);
+    tokio::join!(run(Link { incoming, outgoing }, options, attach, pod, streams), outward);
+    last_words.close().await;
+    // Reading on until the client closes its side, so that nothing it was sent is lost to a reset.
+    if tokio::time::timeout(LAST_OUTPUT, &mut inward).await.is_err() {
+        inward.abort();
+    }
+}
+
+fn piece(by_stream: &HashMap<u32, u8>, event: Event) -> Option<Piece> {
+    match event {
+        Event::Data(id, bytes) => by_stream.get(&id).map(|channel| Piece::Data(*channel, bytes)),
+        Event::Closed(id) => by_stream.get(&id).map(|channel| Piece::Close(*channel)),
+        Event::Opened { .. } => None,
+    }
+}
+
+async fn send(writer: &Writer, by_channel: &HashMap<u8, u32>, piece: Piece) {
+    match piece {
+        Piece::Data(channel, bytes) => {
+            if let Some(id) = by_channel.get(&channel) {
+                writer.data(*id, bytes).await;
+            }
+        }
+        Piece::Close(channel) => {
+            if let Some(id) = by_channel.get(&channel) {
+                writer.finish(*id).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_several_terminal_sizes_counts() {
+        let size = last_size(b"{\"Width\":80,\"Height\":24}\n{\"Width\":100,\"Height\":30}\n").unwrap();
+        assert_eq!((size.width, size.height), (100, 30));
+        assert_eq!(last_size(b"nonsense"), None);
+    }
+}

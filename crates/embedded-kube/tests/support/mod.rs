@@ -1,0 +1,44 @@
+//! What the tests share.
+#![allow(dead_code)] // each test file uses a part of it
+
+pub(crate) mod kubelet;
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Bounds every wait. Generous: the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An object as a user would write it.
+pub(crate) fn object<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("a valid object")
+}
+
+/// Asks again and again until the answer is there.
+pub(crate) async fn eventually<T, F, R>(what: &str, mut ask: F) -> T
+where
+    F: FnMut() -> R,
+    R: Future<Output = Result<T, String>>,
+{
+    let started = Instant::now();
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(state) if started.elapsed() > PATIENCE => panic!("{what}: still {state}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+/// For [`eventually`]: whether the state is the wanted one.
+pub(crate) fn is<T: PartialEq + Debug>(found: T, wanted: T) -> Result<(), String> {
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(format!("{found:?}, not {wanted:?}"))
+    }
+}
