@@ -18,11 +18,15 @@ use super::world::lock;
 /// Beyond this many different events the recorder forgets what it wrote; the next repetition is then a new event.
 const REMEMBERED: usize = 1024;
 
+/// The object's UID, the reason, the message.
+type Saying = (String, String, String);
+
 /// Writes the events of one controller. An event said again is counted, not repeated.
 pub(crate) struct Recorder {
     client: Client,
     component: &'static str,
-    said: Mutex<HashMap<(String, String, String), (String, i32)>>,
+    /// With the name of the event and how often it was said.
+    said: Mutex<HashMap<Saying, (String, i32)>>,
 }
 
 impl Recorder {

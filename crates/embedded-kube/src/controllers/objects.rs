@@ -32,6 +32,9 @@ pub(crate) struct Item {
     pub(crate) deleting: bool,
 }
 
+/// Group, version and plural.
+type KindId = (String, String, String);
+
 /// A kind the API serves.
 #[derive(Debug)]
 pub(crate) struct Kind {
@@ -52,7 +55,7 @@ impl Kind {
         }
     }
 
-    fn id(&self) -> (String, String, String) {
+    fn id(&self) -> KindId {
         (
             self.resource.group.clone(),
             self.resource.version.clone(),
@@ -130,7 +133,8 @@ impl Graph {
 /// The graph, kept current, and the kinds it spans.
 pub(crate) struct Objects {
     graph: Mutex<Graph>,
-    kinds: Mutex<HashMap<(String, String, String), (Arc<Kind>, CancellationToken)>>,
+    /// Each with what ends its watch.
+    kinds: Mutex<HashMap<KindId, (Arc<Kind>, CancellationToken)>>,
     wakes: Mutex<Vec<Arc<Notify>>>,
 }
 
@@ -285,7 +289,6 @@ pub(crate) mod fixtures {
             api_version: "v1".to_owned(),
             kind: name.to_owned(),
             plural: format!("{}s", name.to_lowercase()),
-            ..ApiResource::erase::<k8s_openapi::api::core::v1::ConfigMap>(&())
         };
         let scope = if namespaced { Scope::Namespaced } else { Scope::Cluster };
         let capabilities = ApiCapabilities {
