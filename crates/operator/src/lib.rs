@@ -1,1 +1,158 @@
-//! Observe, plan, carry out.
+//! The operator: observe, plan, carry out. It speaks the Kubernetes API and etcd's, and decides nothing itself: that is
+//! `stateward-plan`'s.
+//!
+//! Each cluster is its own loop ([`cluster_loop`]), woken by the events of its own objects; a slow or broken one delays no
+//! other. Nothing is remembered between rounds but caches and connections.
+
+mod caches;
+mod carry_out;
+mod certificates;
+mod cluster_loop;
+mod config;
+mod connections;
+mod crds;
+mod election;
+mod events;
+mod health;
+mod metrics;
+mod observe;
+mod secrets;
+mod watch;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kube::Client;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use caches::{Caches, Key};
+pub use config::{Config, Election};
+use election::Tenure;
+
+/// Why the operator could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The CustomResourceDefinitions.
+    #[error("the CustomResourceDefinitions could not be brought up to date: {0}")]
+    Crds(#[source] kube::Error),
+    /// They were not taken up by the API server.
+    #[error("the API server did not take up the CustomResourceDefinition {0} within a minute")]
+    CrdNotServed(String),
+    /// The port.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(std::net::SocketAddr, #[source] std::io::Error),
+}
+
+/// What all loops share.
+struct Shared {
+    client: Client,
+    config: Config,
+    caches: Caches,
+    tenure: Tenure,
+    events: events::Events,
+    metrics: metrics::Metrics,
+    loops: Loops,
+    secret_users: watch::SecretUsers,
+    dead_nodes: watch::DeadNodes,
+    stop: CancellationToken,
+}
+
+/// The loops that run, and how to wake them.
+#[derive(Default)]
+struct Loops {
+    running: Mutex<HashMap<Key, Arc<Notify>>>,
+    tasks: TaskTracker,
+}
+
+impl Loops {
+    /// Wakes a cluster's loop. Several calls while it is busy make one further round.
+    fn wake(&self, key: &Key) {
+        let running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(mailbox) = running.get(key) {
+            mailbox.notify_one();
+        }
+    }
+}
+
+impl Shared {
+    /// Wakes the cluster's loop, and starts it where there is none.
+    fn tend(shared: &Arc<Self>, key: &Key) {
+        let loops = &shared.loops;
+        let mut running = loops.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(mailbox) = running.get(key) {
+            mailbox.notify_one();
+        } else if !shared.stop.is_cancelled() && shared.caches.clusters.get(key).is_some() {
+            let mailbox = Arc::new(Notify::new());
+            mailbox.notify_one();
+            running.insert(key.clone(), mailbox.clone());
+            loops
+                .tasks
+                .spawn(cluster_loop::run(shared.clone(), key.clone(), mailbox));
+        }
+    }
+
+    /// Ends a loop whose cluster is gone. `false`: the cluster is there again.
+    fn leave(&self, key: &Key) -> bool {
+        let mut running = self
+            .loops
+            .running
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if self.caches.clusters.get(key).is_some() {
+            return false;
+        }
+        running.remove(key);
+        true
+    }
+}
+
+/// Runs the operator until `stop` is cancelled; then lets every round end, and gives the Lease back.
+pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Result<(), Error> {
+    if config.manage_crds {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            done = crds::bring_up_to_date(&client) => done?,
+        }
+    }
+    let tenure = if config.election.is_some() {
+        Tenure::none()
+    } else {
+        Tenure::alone()
+    };
+    let shared = Arc::new(Shared {
+        events: events::Events::new(client.clone()),
+        client: client.clone(),
+        caches: Caches::new(),
+        tenure: tenure.clone(),
+        metrics: metrics::Metrics::new(),
+        loops: Loops::default(),
+        secret_users: watch::SecretUsers::default(),
+        dead_nodes: watch::DeadNodes::default(),
+        stop: stop.clone(),
+        config: config.clone(),
+    });
+    // The watches and the Lease outlive the loops, which may be in the middle of a round.
+    let end = CancellationToken::new();
+    let background = TaskTracker::new();
+    if let Some(address) = config.listen {
+        let listener = tokio::net::TcpListener::bind(address)
+            .await
+            .map_err(|error| Error::Listen(address, error))?;
+        background.spawn(health::serve(listener, shared.clone(), end.clone()));
+    }
+    if let Some(election) = config.election {
+        background.spawn(election::run(client, election, tenure, end.clone()));
+    }
+    background.spawn(watch::follow_all(shared.clone(), end.clone()));
+    stop.cancelled().await;
+    shared.loops.tasks.close();
+    // A round is bounded, and so is this.
+    let _ = tokio::time::timeout(cluster_loop::ROUND_LIMIT, shared.loops.tasks.wait()).await;
+    end.cancel();
+    background.close();
+    let _ = tokio::time::timeout(Duration::from_secs(5), background.wait()).await;
+    Ok(())
+}

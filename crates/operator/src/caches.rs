@@ -1,0 +1,324 @@
+//! What the watches have shown, indexed by the cluster that it belongs to, so that one cluster's look costs nothing of
+//! the others' number.
+//!
+//! What the operator writes itself goes in at once: the next round must not decide again what this one did. An event that
+//! is older than what is known of the same object is ignored, and so is a write's echo of an object whose deletion was seen.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Resource;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::Event;
+use stateward_api::EtcdCluster;
+use tokio::sync::watch;
+
+/// A cluster, or whatever else is found by namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl Key {
+    pub(crate) fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Everything that is watched.
+pub(crate) struct Caches {
+    pub(crate) clusters: Index<EtcdCluster>,
+    pub(crate) pods: Index<Pod>,
+    pub(crate) claims: Index<PersistentVolumeClaim>,
+    pub(crate) services: Index<Service>,
+    pub(crate) budgets: Index<PodDisruptionBudget>,
+    pub(crate) secrets: Index<PartialObjectMeta<Secret>>,
+    pub(crate) nodes: Index<Node>,
+}
+
+impl Caches {
+    pub(crate) fn new() -> Self {
+        Self {
+            clusters: Index::new(own_key),
+            pods: Index::new(label_key),
+            claims: Index::new(label_key),
+            services: Index::new(label_key),
+            budgets: Index::new(label_key),
+            secrets: Index::new(own_key),
+            nodes: Index::new(own_key),
+        }
+    }
+
+    /// Waits until everything that decisions rest on was listed once.
+    pub(crate) async fn synced(&self) {
+        self.clusters.synced().await;
+        self.pods.synced().await;
+        self.claims.synced().await;
+        self.services.synced().await;
+        self.budgets.synced().await;
+        self.secrets.synced().await;
+    }
+}
+
+/// The object's own namespace and name.
+pub(crate) fn own_key<K: Resource>(object: &K) -> Option<Key> {
+    let meta = object.meta();
+    Some(Key::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone()?))
+}
+
+/// The cluster that the object's label names.
+fn label_key<K: Resource>(object: &K) -> Option<Key> {
+    let meta = object.meta();
+    let cluster = meta.labels.as_ref()?.get(stateward_api::names::LABEL_CLUSTER)?;
+    Some(Key::new(meta.namespace.clone().unwrap_or_default(), cluster.clone()))
+}
+
+/// Objects of one kind by what they belong to.
+pub(crate) struct Index<K> {
+    key_of: fn(&K) -> Option<Key>,
+    inner: RwLock<Inner<K>>,
+    synced: watch::Sender<bool>,
+}
+
+struct Inner<K> {
+    objects: HashMap<Key, BTreeMap<String, Arc<K>>>,
+    /// UIDs of the last deleted objects.
+    deleted: VecDeque<String>,
+    /// What the list in progress has shown so far.
+    listing: HashSet<(Key, String)>,
+}
+
+/// How many deletions are remembered: far more than can happen between a write and its answer.
+const REMEMBERED: usize = 4096;
+
+impl<K: Resource> Index<K> {
+    fn new(key_of: fn(&K) -> Option<Key>) -> Self {
+        Self {
+            key_of,
+            inner: RwLock::new(Inner {
+                objects: HashMap::new(),
+                deleted: VecDeque::new(),
+                listing: HashSet::new(),
+            }),
+            synced: watch::Sender::new(false),
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Inner<K>> {
+        self.inner.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Inner<K>> {
+        self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Everything that belongs to the key.
+    pub(crate) fn of(&self, key: &Key) -> Vec<Arc<K>> {
+        self.read()
+            .objects
+            .get(key)
+            .map(|objects| objects.values().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// One object that belongs to the key.
+    pub(crate) fn named(&self, key: &Key, name: &str) -> Option<Arc<K>> {
+        self.read().objects.get(key)?.get(name).cloned()
+    }
+
+    /// The one object that the key names.
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.named(key, &key.name)
+    }
+
+    /// The keys whose objects satisfy something. Looks at all of them: for rare events only.
+    pub(crate) fn keys_where(&self, test: impl Fn(&K) -> bool) -> Vec<Key> {
+        self.read()
+            .objects
+            .iter()
+            .filter(|(_, objects)| objects.values().any(|object| test(object)))
+            .map(|(key, _)| key.clone())
+            .collect()
+    }
+
+    /// How many keys have objects.
+    pub(crate) fn len(&self) -> usize {
+        self.read().objects.len()
+    }
+
+    /// Takes in what a write of our own came back with.
+    pub(crate) fn put(&self, object: K) {
+        let mut inner = self.write();
+        let uid = object.meta().uid.as_deref().unwrap_or_default();
+        if !inner.deleted.iter().any(|deleted| deleted == uid) {
+            inner.put(self.key_of, object);
+        }
+    }
+
+    /// An object that a request of our own found gone.
+    pub(crate) fn forget(&self, key: &Key, name: &str, uid: &str) {
+        self.write().forget(key, name, uid);
+    }
+
+    /// Takes in what a watch told. Returns the keys that it is about.
+    pub(crate) fn take(&self, event: Event<K>) -> Vec<Key> {
+        let mut inner = self.write();
+        match event {
+            Event::Init => {
+                inner.listing.clear();
+                Vec::new()
+            }
+            Event::InitApply(object) => {
+                let Some(key) = (self.key_of)(&object) else {
+                    return Vec::new();
+                };
+                let name = object.meta().name.clone().unwrap_or_default();
+                inner.listing.insert((key, name));
+                inner.put(self.key_of, object).into_iter().collect()
+            }
+            Event::InitDone => {
+                let listing = std::mem::take(&mut inner.listing);
+                let mut gone = Vec::new();
+                for (key, objects) in &mut inner.objects {
+                    let before = objects.len();
+                    objects.retain(|name, _| listing.contains(&(key.clone(), name.clone())));
+                    if objects.len() != before {
+                        gone.push(key.clone());
+                    }
+                }
+                inner.objects.retain(|_, objects| !objects.is_empty());
+                drop(inner);
+                self.synced.send_replace(true);
+                gone
+            }
+            Event::Apply(object) => inner.put(self.key_of, object).into_iter().collect(),
+            Event::Delete(object) => {
+                let uid = object.meta().uid.clone().unwrap_or_default();
+                inner.deleted.push_back(uid.clone());
+                if inner.deleted.len() > REMEMBERED {
+                    inner.deleted.pop_front();
+                }
+                let Some(key) = (self.key_of)(&object) else {
+                    return Vec::new();
+                };
+                inner.forget(&key, object.meta().name.as_deref().unwrap_or_default(), &uid);
+                vec![key]
+            }
+        }
+    }
+
+    async fn synced(&self) {
+        let mut synced = self.synced.subscribe();
+        // the sender lives as long as the index, so this cannot fail
+        let _ = synced.wait_for(|synced| *synced).await;
+    }
+}
+
+impl<K: Resource> Inner<K> {
+    /// Puts an object in its place unless a newer one of the same UID is there. Returns its key if it was taken.
+    fn put(&mut self, key_of: fn(&K) -> Option<Key>, object: K) -> Option<Key> {
+        let key = key_of(&object)?;
+        let name = object.meta().name.clone()?;
+        let objects = self.objects.entry(key.clone()).or_default();
+        if objects
+            .get(&name)
+            .is_some_and(|known| is_as_new(known.as_ref(), &object))
+        {
+            return None;
+        }
+        objects.insert(name, Arc::new(object));
+        Some(key)
+    }
+
+    fn forget(&mut self, key: &Key, name: &str, uid: &str) {
+        if let Some(objects) = self.objects.get_mut(key) {
+            if objects
+                .get(name)
+                .is_some_and(|known| known.meta().uid.as_deref() == Some(uid))
+            {
+                objects.remove(name);
+            }
+            if objects.is_empty() {
+                self.objects.remove(key);
+            }
+        }
+    }
+}
+
+/// Whether what is known is at least as new as what came: an echo of our own write wakes nobody. Resource versions of one kind can be compared as numbers (Kubernetes
+/// says so since 1.35); where they are not numbers, what comes last counts.
+fn is_as_new<K: Resource>(known: &K, came: &K) -> bool {
+    let number = |object: &K| object.meta().resource_version.as_ref()?.parse::<u128>().ok();
+    known.meta().uid == came.meta().uid && number(known) >= number(came) && number(came).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    fn pod(name: &str, uid: &str, version: u32) -> Pod {
+        Pod {
+            metadata: ObjectMeta {
+                name: Some(name.into()),
+                namespace: Some("ns".into()),
+                uid: Some(uid.into()),
+                resource_version: Some(version.to_string()),
+                labels: Some([("etcd_cluster".to_owned(), "c".to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            ..Pod::default()
+        }
+    }
+
+    fn versions(index: &Index<Pod>) -> Vec<String> {
+        let of = index.of(&Key::new("ns", "c"));
+        of.iter()
+            .map(|pod| pod.metadata.resource_version.clone().unwrap_or_default())
+            .collect()
+    }
+
+    #[test]
+    fn own_writes_are_seen_and_old_events_are_not() {
+        let index = Index::new(label_key::<Pod>);
+        index.put(pod("a", "1", 7));
+        assert_eq!(index.take(Event::Apply(pod("a", "1", 5))), []);
+        assert_eq!(versions(&index), ["7"]);
+        assert_eq!(index.take(Event::Apply(pod("a", "1", 8))).len(), 1);
+        // the same name under another UID is another object, whatever its version
+        index.take(Event::Apply(pod("a", "2", 3)));
+        assert_eq!(versions(&index), ["3"]);
+        // a late deletion of the first does not take the second away
+        index.take(Event::Delete(pod("a", "1", 9)));
+        assert_eq!(versions(&index), ["3"]);
+        index.take(Event::Delete(pod("a", "2", 10)));
+        index.put(pod("a", "2", 4));
+        assert!(
+            versions(&index).is_empty(),
+            "its deletion was seen before the write's answer"
+        );
+    }
+
+    #[test]
+    fn a_new_list_takes_away_what_it_lacks() {
+        let index = Index::new(label_key::<Pod>);
+        index.take(Event::Apply(pod("a", "1", 1)));
+        index.take(Event::Apply(pod("b", "2", 2)));
+        index.take(Event::Init);
+        index.take(Event::InitApply(pod("b", "2", 2)));
+        assert_eq!(index.take(Event::InitDone), [Key::new("ns", "c")]);
+        assert_eq!(versions(&index), ["2"]);
+    }
+}

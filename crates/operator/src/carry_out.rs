@@ -1,0 +1,540 @@
+//! Carrying out: effects in their order, each behind its guard. The first that fails ends the round.
+//!
+//! Independent neighbours (services and claims; then pods) go together, since each waits only for the API server. Before
+//! anything that cannot be taken back the EtcdCluster is read afresh: it must be the very version that was planned with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use stateward_api::{EtcdCluster, names};
+use stateward_etcd::messages::RangeRequest;
+use stateward_etcd::{Client, Downgrade, prove_list};
+use stateward_plan::etcd::manifests::{self, launch};
+use stateward_plan::etcd::members::owner;
+use stateward_plan::etcd::{ClusterId, Effect, Intent, Launch, MemberId, MemberName, Stop, TlsStage, Uid};
+
+use crate::Shared;
+use crate::caches::{Index, Key};
+use crate::metrics::EffectLabel;
+use crate::observe::{Observed, is_owned};
+
+/// How long one defragmentation is waited for. It goes on by itself when it takes longer.
+const DEFRAGMENTATION_PATIENCE: Duration = Duration::from_secs(15);
+
+/// Why an effect was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// What the decision rests on has changed: the next round decides anew.
+    #[error("{0}")]
+    GuardFailed(String),
+    /// etcd says: not now.
+    #[error("{0}")]
+    NotYet(String),
+    /// Kubernetes refused or did not answer.
+    #[error(transparent)]
+    Kubernetes(#[from] kube::Error),
+    /// etcd refused or did not answer.
+    #[error(transparent)]
+    Etcd(stateward_etcd::Error),
+    /// There is nobody to ask.
+    #[error("no member that could do it answers")]
+    Nobody,
+    /// An object of this name belongs to somebody else.
+    #[error("{0} exists and belongs to somebody else: delete it, or choose another name for the cluster")]
+    NameTaken(String),
+    /// Not known to this operator.
+    #[error("this operator cannot do that")]
+    Unknown,
+}
+
+impl From<stateward_etcd::Error> for Failure {
+    fn from(error: stateward_etcd::Error) -> Self {
+        if error.is_for_now() {
+            Self::NotYet(error.to_string())
+        } else {
+            Self::Etcd(error)
+        }
+    }
+}
+
+/// One round's means.
+pub(crate) struct Hands<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) key: &'a Key,
+    pub(crate) cluster: &'a EtcdCluster,
+    pub(crate) intent: &'a Intent,
+    pub(crate) observed: &'a Observed,
+    /// The EtcdCluster was written in this round, so it is known to be the newest.
+    pub(crate) fresh: bool,
+}
+
+/// Effects of the same group go together.
+#[derive(PartialEq, Eq)]
+enum Group {
+    Furniture,
+    Pods,
+    Stops,
+    Alone,
+}
+
+fn group(effect: &Effect) -> Group {
+    match effect {
+        Effect::ApplyPeerService
+        | Effect::ApplyClientService
+        | Effect::ApplyBudget
+        | Effect::CreateClaim { .. }
+        | Effect::SealPod { .. } => Group::Furniture,
+        Effect::CreatePod { .. } => Group::Pods,
+        Effect::DeletePod { .. } => Group::Stops,
+        _ => Group::Alone,
+    }
+}
+
+/// It must not rest on an old view of the EtcdCluster: it destroys something, or begins a cluster.
+fn needs_fresh_view(effect: &Effect) -> bool {
+    let begins = matches!(
+        effect,
+        Effect::CreatePod {
+            launch: Launch::Seed { .. } | Launch::Static { .. },
+            ..
+        }
+    );
+    effect.is_destructive() || begins
+}
+
+impl Hands<'_> {
+    /// Carries all out. The error names the effect that failed.
+    pub(crate) async fn carry_out(&self, effects: &[Effect]) -> Result<(), (Effect, Failure)> {
+        if let Some(effect) = effects.iter().find(|effect| needs_fresh_view(effect))
+            && !self.fresh
+        {
+            self.look_afresh().await.map_err(|failure| (effect.clone(), failure))?;
+        }
+        for together in effects.chunk_by(|a, b| group(a) == group(b) && group(a) != Group::Alone) {
+            let results = join_all(together.iter().map(|effect| self.one(effect))).await;
+            for (effect, result) in together.iter().zip(results) {
+                result.map_err(|failure| (effect.clone(), failure))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn one(&self, effect: &Effect) -> Result<(), Failure> {
+        if !self.shared.tenure.holds() {
+            return Err(Failure::GuardFailed("another operator leads".into()));
+        }
+        if !matches!(effect, Effect::Tell(_)) {
+            tracing::info!(cluster = %self.key, "{effect}");
+        }
+        self.act(effect).await?;
+        let label = EffectLabel { effect: kind(effect) };
+        self.shared.metrics.effects.get_or_create(&label).inc();
+        Ok(())
+    }
+
+    /// A quorum read of the EtcdCluster: it must be the one that was planned with.
+    async fn look_afresh(&self) -> Result<(), Failure> {
+        let now = self.api::<EtcdCluster>().get_opt(&self.key.name).await?;
+        let same = now.as_ref().is_some_and(|now| {
+            now.metadata.uid == self.cluster.metadata.uid
+                && now.metadata.resource_version == self.cluster.metadata.resource_version
+        });
+        if let Some(now) = now {
+            self.shared.caches.clusters.put(now);
+        }
+        if same {
+            Ok(())
+        } else {
+            Err(Failure::GuardFailed("the EtcdCluster has changed meanwhile".into()))
+        }
+    }
+
+    async fn act(&self, effect: &Effect) -> Result<(), Failure> {
+        let caches = &self.shared.caches;
+        match effect {
+            Effect::ApplyPeerService => {
+                self.apply(manifests::peer_service(self.cluster), &caches.services)
+                    .await
+            }
+            Effect::ApplyClientService => {
+                self.apply(manifests::client_service(self.cluster), &caches.services)
+                    .await
+            }
+            Effect::ApplyBudget => self.apply(manifests::budget(self.cluster), &caches.budgets).await,
+            Effect::CreateClaim { member } => {
+                self.create(manifests::claim(self.cluster, member), &caches.claims)
+                    .await
+            }
+            Effect::CreatePod {
+                member,
+                launch,
+                version,
+                tls,
+            } => {
+                let pod = manifests::pod(self.cluster, self.intent, member, launch, version, *tls);
+                self.create(pod, &caches.pods).await
+            }
+            Effect::SealPod { member, uid } => self.seal(member, uid).await,
+            Effect::RelabelPod { member, uid } => {
+                let pod = self.known_pod(member, uid)?;
+                let mut patch = manifests::relabel(self.cluster, self.intent, member, &pod);
+                patch["metadata"]["uid"] = json!(uid.0);
+                self.patch(&member.0, &patch, &caches.pods).await
+            }
+            Effect::DeletePod { member, uid, how } => {
+                let params = match how {
+                    Stop::Force => DeleteParams::default().grace_period(0),
+                    Stop::Restart | Stop::Gone | Stop::Hibernate => DeleteParams::default(),
+                };
+                self.delete(&member.0, uid, params, &caches.pods).await
+            }
+            Effect::DeleteClaim { member, uid, cluster } => {
+                self.must_be_out(member, *cluster).await?;
+                self.delete(&member.0, uid, DeleteParams::background(), &caches.claims)
+                    .await
+            }
+            Effect::GrowClaim { member, uid, .. } => {
+                let request = self
+                    .cluster
+                    .claim_spec()
+                    .resources
+                    .and_then(|resources| resources.requests);
+                let patch = json!({"metadata": {"uid": uid.0}, "spec": {"resources": {"requests": request}}});
+                self.patch(&member.0, &patch, &caches.claims).await
+            }
+            Effect::Tell(note) => {
+                self.shared.events.tell(self.cluster, note);
+                Ok(())
+            }
+            Effect::IssueCertificates => crate::certificates::issue_if_due(self.shared, self.key, self.cluster)
+                .await
+                .map_err(Failure::from),
+            Effect::TakeBackup { .. } => Err(Failure::Unknown),
+            _ => self.act_on_etcd(effect).await,
+        }
+    }
+
+    async fn act_on_etcd(&self, effect: &Effect) -> Result<(), Failure> {
+        match effect {
+            Effect::AddMember {
+                peer_url,
+                learner,
+                cluster,
+                ..
+            } => match self.somebody(*cluster)?.member_add(peer_url, *learner).await {
+                // An earlier request that timed out was heard after all.
+                Ok(_) | Err(stateward_etcd::Error::AlreadyThere(_)) => Ok(()),
+                Err(error) => Err(error.into()),
+            },
+            Effect::Promote { id, cluster, .. } => match self.somebody(*cluster)?.member_promote(*id).await {
+                Ok(_) | Err(stateward_etcd::Error::NotALearner) => Ok(()),
+                Err(error) => Err(error.into()),
+            },
+            Effect::RemoveMember {
+                member,
+                id,
+                cluster,
+                pod,
+                claim,
+            } => {
+                self.must_rest_on(member, pod.as_ref(), claim.as_ref()).await?;
+                match self.somebody_but(*cluster, Some(*id))?.member_remove(*id).await {
+                    Ok(_) | Err(stateward_etcd::Error::MemberNotFound) => Ok(()),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            Effect::UpdatePeerUrl {
+                id, peer_url, cluster, ..
+            } => {
+                self.somebody(*cluster)?.member_update(*id, peer_url).await?;
+                Ok(())
+            }
+            Effect::MoveLeader { from, to, cluster } => {
+                self.member(*cluster, *from)?.move_leader(*to).await?;
+                Ok(())
+            }
+            Effect::Compact { cluster } => {
+                let client = self.somebody(*cluster)?;
+                let read = RangeRequest {
+                    key: b"\0".to_vec(),
+                    count_only: true,
+                    ..RangeRequest::default()
+                };
+                let revision = client.range(read).await?.header.unwrap_or_default().revision;
+                match client.compact(revision, true).await {
+                    Ok(_) => Ok(()),
+                    Err(stateward_etcd::Error::Refused(why)) if why.contains("compacted") => Ok(()),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            Effect::Defragment { id, cluster, .. } => {
+                let client = self.member(*cluster, *id)?;
+                client
+                    .with_request_timeout(DEFRAGMENTATION_PATIENCE)
+                    .defragment()
+                    .await?;
+                Ok(())
+            }
+            Effect::Disarm { id, alarm, cluster } => {
+                self.somebody(*cluster)?.disarm(*id, *alarm).await?;
+                Ok(())
+            }
+            Effect::EnableDowngrade { to, cluster } => {
+                let target = format!("{}.{}", to.major(), to.minor());
+                match self.somebody(*cluster)?.downgrade(Downgrade::Enable, &target).await {
+                    Ok(_) => Ok(()),
+                    Err(stateward_etcd::Error::Refused(why)) if why.contains("ongoing downgrade") => Ok(()),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            _ => Err(Failure::Unknown),
+        }
+    }
+
+    /// A member of that cluster that answers and votes, the leader if possible.
+    fn somebody(&self, cluster: ClusterId) -> Result<&Client, Failure> {
+        self.somebody_but(cluster, None)
+    }
+
+    fn somebody_but(&self, cluster: ClusterId, not: Option<MemberId>) -> Result<&Client, Failure> {
+        self.observed
+            .answers()
+            .filter(|(_, answer)| answer.cluster == cluster && !answer.learner && Some(answer.id) != not)
+            .filter(|(_, answer)| answer.leader.is_some())
+            .max_by_key(|(_, answer)| answer.leader == Some(answer.id))
+            .and_then(|(name, _)| self.observed.clients.get(name))
+            .ok_or(Failure::Nobody)
+    }
+
+    /// One certain member.
+    fn member(&self, cluster: ClusterId, id: MemberId) -> Result<&Client, Failure> {
+        self.observed
+            .answers()
+            .find(|(_, answer)| answer.cluster == cluster && answer.id == id)
+            .and_then(|(name, _)| self.observed.clients.get(name))
+            .ok_or(Failure::Nobody)
+    }
+
+    /// A quorum says at this moment that the member is not in the list.
+    async fn must_be_out(&self, member: &MemberName, cluster: ClusterId) -> Result<(), Failure> {
+        let client = self.somebody(cluster)?;
+        let speaker = self
+            .observed
+            .answers()
+            .find(|(name, _)| {
+                self.observed
+                    .clients
+                    .get(*name)
+                    .is_some_and(|other| other.address() == client.address())
+            })
+            .map(|(_, answer)| answer)
+            .ok_or(Failure::Nobody)?;
+        let list = prove_list(client, speaker).await?;
+        if list.cluster != cluster {
+            return Err(Failure::GuardFailed(format!(
+                "cluster {} answered instead of {cluster}",
+                list.cluster
+            )));
+        }
+        if list
+            .members
+            .iter()
+            .any(|listed| owner(self.intent, listed).as_ref() == Some(member) || listed.name.as_ref() == Some(member))
+        {
+            return Err(Failure::GuardFailed(format!("{member} is in the member list again")));
+        }
+        Ok(())
+    }
+
+    /// The member's pod and claim are those that the decision rests on, or are still not there.
+    async fn must_rest_on(&self, member: &MemberName, pod: Option<&Uid>, claim: Option<&Uid>) -> Result<(), Failure> {
+        let (pods, claims) = (self.api::<Pod>(), self.api::<PersistentVolumeClaim>());
+        let (pod_now, claim_now) = futures::try_join!(pods.get_opt(&member.0), claims.get_opt(&member.0))?;
+        let same = |uid: Option<&Uid>, now: Option<String>| uid.map(|uid| uid.0.as_str()) == now.as_deref();
+        if !same(pod, pod_now.and_then(|pod| pod.metadata.uid)) {
+            return Err(Failure::GuardFailed(format!("the pod of {member} is another one now")));
+        }
+        if !same(claim, claim_now.and_then(|claim| claim.metadata.uid)) {
+            return Err(Failure::GuardFailed(format!(
+                "the claim of {member} is another one now"
+            )));
+        }
+        Ok(())
+    }
+
+    fn known_pod(&self, member: &MemberName, uid: &Uid) -> Result<Arc<Pod>, Failure> {
+        let pod = self.shared.caches.pods.named(self.key, &member.0);
+        pod.filter(|pod| pod.metadata.uid.as_deref() == Some(&uid.0))
+            .ok_or_else(|| Failure::GuardFailed(format!("the pod {member} is another one now")))
+    }
+
+    async fn seal(&self, member: &MemberName, uid: &Uid) -> Result<(), Failure> {
+        let pod = self.known_pod(member, uid)?;
+        let tls = pod
+            .annotations()
+            .get(launch::TLS)
+            .is_some_and(|stage| *stage == format!("{:?}", TlsStage::On));
+        let annotations = launch::annotations(self.intent, member, &Launch::Sealed, tls);
+        let patch = json!({"metadata": {"uid": uid.0, "annotations": annotations}});
+        self.patch(&member.0, &patch, &self.shared.caches.pods).await
+    }
+
+    fn api<K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>>(&self) -> Api<K> {
+        Api::namespaced(self.shared.client.clone(), &self.key.namespace)
+    }
+
+    async fn create<K: Object>(&self, object: K, index: &Index<K>) -> Result<(), Failure> {
+        let name = object.name_any();
+        let params = PostParams {
+            field_manager: Some(names::MANAGER.into()),
+            ..PostParams::default()
+        };
+        let api = self.api::<K>();
+        match api.create(&params, &object).await {
+            Ok(created) => {
+                index.put(created);
+                Ok(())
+            }
+            Err(error) if is_code(&error, 409) => {
+                // The watch is late, or somebody else has it: the next round knows.
+                match api.get_opt(&name).await? {
+                    Some(there) if !is_owned(there.meta(), &self.intent.uid.0) => Err(Failure::NameTaken(name)),
+                    Some(there) => {
+                        index.put(there);
+                        Err(Failure::GuardFailed(format!("{name} exists already")))
+                    }
+                    None => Err(error.into()),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Server-side apply, of an object that is ours or not there.
+    async fn apply<K: Object>(&self, mut object: K, index: &Index<K>) -> Result<(), Failure> {
+        let name = object.name_any();
+        let api = self.api::<K>();
+        let known = match index.named(self.key, &name) {
+            Some(known) => Some(known.meta().clone()),
+            None => api.get_opt(&name).await?.map(|there| there.meta().clone()),
+        };
+        if let Some(known) = known {
+            if !is_owned(&known, &self.intent.uid.0) {
+                return Err(Failure::NameTaken(name));
+            }
+            object.meta_mut().uid = known.uid;
+        }
+        let mut value = serde_json::to_value(&object).map_err(kube::Error::SerdeError)?;
+        value["apiVersion"] = json!(K::api_version(&()));
+        value["kind"] = json!(K::kind(&()));
+        let params = PatchParams::apply(names::MANAGER).force();
+        index.put(api.patch(&name, &params, &Patch::Apply(&value)).await?);
+        Ok(())
+    }
+
+    async fn patch<K: Object>(&self, name: &str, patch: &serde_json::Value, index: &Index<K>) -> Result<(), Failure> {
+        let params = PatchParams {
+            field_manager: Some(names::MANAGER.into()),
+            ..PatchParams::default()
+        };
+        match self.api::<K>().patch(name, &params, &Patch::Merge(patch)).await {
+            Ok(patched) => {
+                index.put(patched);
+                Ok(())
+            }
+            Err(error) if is_code(&error, 404) || is_code(&error, 409) => {
+                Err(Failure::GuardFailed(format!("{name} is gone or another one now")))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn delete<K: Object>(
+        &self,
+        name: &str,
+        uid: &Uid,
+        params: DeleteParams,
+        index: &Index<K>,
+    ) -> Result<(), Failure> {
+        let params = params.preconditions(Preconditions {
+            uid: Some(uid.0.clone()),
+            resource_version: None,
+        });
+        match self.api::<K>().delete(name, &params).await {
+            // What is there until it has stopped comes back with its deletion timestamp.
+            Ok(deleted) => {
+                match deleted
+                    .left()
+                    .filter(|object| object.meta().deletion_timestamp.is_some())
+                {
+                    Some(stopping) => index.put(stopping),
+                    None => index.forget(self.key, name, &uid.0),
+                }
+                Ok(())
+            }
+            Err(error) if is_code(&error, 404) => {
+                index.forget(self.key, name, &uid.0);
+                Ok(())
+            }
+            Err(error) if is_code(&error, 409) => Err(Failure::GuardFailed(format!("{name} is another one now"))),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What the kinds that are written have in common.
+trait Object:
+    Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+    + Clone
+    + std::fmt::Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+}
+impl Object for Pod {}
+impl Object for PersistentVolumeClaim {}
+impl Object for Service {}
+impl Object for PodDisruptionBudget {}
+
+fn is_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+/// The name of an effect in the metrics.
+fn kind(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::ApplyPeerService | Effect::ApplyClientService => "apply_service",
+        Effect::ApplyBudget => "apply_budget",
+        Effect::CreateClaim { .. } => "create_claim",
+        Effect::CreatePod { .. } => "create_pod",
+        Effect::SealPod { .. } => "seal_pod",
+        Effect::RelabelPod { .. } => "relabel_pod",
+        Effect::DeletePod { .. } => "delete_pod",
+        Effect::DeleteClaim { .. } => "delete_claim",
+        Effect::GrowClaim { .. } => "grow_claim",
+        Effect::AddMember { .. } => "add_member",
+        Effect::Promote { .. } => "promote",
+        Effect::RemoveMember { .. } => "remove_member",
+        Effect::UpdatePeerUrl { .. } => "update_peer_url",
+        Effect::MoveLeader { .. } => "move_leader",
+        Effect::Compact { .. } => "compact",
+        Effect::Defragment { .. } => "defragment",
+        Effect::Disarm { .. } => "disarm",
+        Effect::EnableDowngrade { .. } => "enable_downgrade",
+        Effect::IssueCertificates => "issue_certificates",
+        Effect::TakeBackup { .. } => "take_backup",
+        Effect::Tell(_) => "tell",
+    }
+}

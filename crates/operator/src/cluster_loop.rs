@@ -1,0 +1,288 @@
+//! One cluster's loop: observe, plan, carry out, then wait for the next reason to look. A round is bounded in time and
+//! waits for nothing; whatever needs time asks to be woken.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::PostParams;
+use rand::Rng;
+use stateward_api::conditions::{self, Condition, ConditionStatus, types};
+use stateward_api::etcd_cluster::{EtcdClusterStatus, Tls};
+use stateward_api::{EtcdCluster, names};
+use stateward_plan::etcd::{Intent, plan, status};
+use tokio::sync::Notify;
+
+use crate::Shared;
+use crate::caches::Key;
+use crate::carry_out::{Failure, Hands};
+use crate::certificates;
+use crate::metrics::{End, EndLabel};
+use crate::observe::{Memory, observe};
+
+/// How long a round may take.
+pub(crate) const ROUND_LIMIT: Duration = Duration::from_secs(20);
+/// The longest pause after failures.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What a round leaves behind.
+struct Outcome {
+    end: End,
+    wake: Option<Duration>,
+}
+
+impl Outcome {
+    fn quiet() -> Self {
+        Self {
+            end: End::Quiet,
+            wake: None,
+        }
+    }
+}
+
+/// Why a round failed.
+#[derive(Debug, thiserror::Error)]
+enum RoundError {
+    /// Somebody else wrote the EtcdCluster: look again.
+    #[error("the EtcdCluster has changed meanwhile")]
+    Conflict,
+    /// The API.
+    #[error(transparent)]
+    Kubernetes(#[from] kube::Error),
+}
+
+/// A cluster's loop and what it keeps.
+struct ClusterLoop {
+    shared: Arc<Shared>,
+    key: Key,
+    memory: Memory,
+    /// Rounds in a row that failed, or that etcd refused for now.
+    failures: u32,
+    refusals: u32,
+    /// What could not be done, in words for the status.
+    trouble: Option<String>,
+}
+
+/// Looks after one cluster until it is gone or the operator stops.
+pub(crate) async fn run(shared: Arc<Shared>, key: Key, mailbox: Arc<Notify>) {
+    let stop = shared.stop.clone();
+    let mut this = ClusterLoop {
+        shared: shared.clone(),
+        key,
+        memory: Memory::default(),
+        failures: 0,
+        refusals: 0,
+        trouble: None,
+    };
+    let look_after = async {
+        shared.caches.synced().await;
+        let mut wake = None;
+        loop {
+            let pause = wake.unwrap_or_else(|| jittered(shared.config.health_interval));
+            tokio::select! {
+                () = mailbox.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+            if !shared.tenure.holds() {
+                shared.tenure.begins().await;
+            }
+            if shared.stop.is_cancelled() {
+                return;
+            }
+            if shared.caches.clusters.get(&this.key).is_none() {
+                if shared.leave(&this.key) {
+                    return;
+                }
+                continue;
+            }
+            wake = this.bounded_round().await;
+        }
+    };
+    // Rounds are not cut off by a stop, only the waits between them: see `bounded_round`.
+    tokio::pin!(look_after);
+    tokio::select! {
+        () = &mut look_after => {}
+        () = stopped_between_rounds(&stop, &mailbox) => { look_after.await; }
+    }
+}
+
+/// When told to stop, wakes the loop, which then sees it after the round it may be in.
+async fn stopped_between_rounds(stop: &tokio_util::sync::CancellationToken, mailbox: &Notify) {
+    stop.cancelled().await;
+    mailbox.notify_one();
+}
+
+fn jittered(interval: Duration) -> Duration {
+    interval.mul_f64(rand::rng().random_range(0.8..1.2))
+}
+
+impl ClusterLoop {
+    /// One round within its time. Returns when to look again if nothing is heard.
+    async fn bounded_round(&mut self) -> Option<Duration> {
+        let began = Instant::now();
+        let result = tokio::time::timeout(ROUND_LIMIT, self.round()).await;
+        let metrics = &self.shared.metrics;
+        metrics.round_seconds.observe(began.elapsed().as_secs_f64());
+        let (end, wake) = match result {
+            Ok(Ok(outcome)) => {
+                if outcome.end != End::Failed {
+                    self.failures = 0;
+                }
+                (outcome.end, outcome.wake)
+            }
+            Ok(Err(RoundError::Conflict)) => (End::Refused, Some(Duration::from_millis(20))),
+            Ok(Err(error)) => {
+                tracing::warn!(cluster = %self.key, %error, "the round failed");
+                (End::Failed, None)
+            }
+            Err(_) => {
+                tracing::warn!(cluster = %self.key, "the round took longer than {ROUND_LIMIT:?} and was ended");
+                (End::Failed, None)
+            }
+        };
+        metrics.rounds.get_or_create(&EndLabel { end }).inc();
+        if end == End::Failed {
+            self.failures = self.failures.saturating_add(1);
+            let pause = Duration::from_millis(250).saturating_mul(1 << self.failures.min(10));
+            return Some(jittered(pause.min(LONGEST_PAUSE)));
+        }
+        wake
+    }
+
+    async fn round(&mut self) -> Result<Outcome, RoundError> {
+        let shared = self.shared.clone();
+        let Some(cluster) = shared.caches.clusters.get(&self.key) else {
+            return Ok(Outcome::quiet());
+        };
+        if cluster.metadata.deletion_timestamp.is_some() {
+            return Ok(Outcome::quiet()); // what it owns goes with it
+        }
+        let old = cluster.status.clone().unwrap_or_default();
+        let intent = match Intent::of(&cluster, shared.config.ephemeral_by_default) {
+            Ok(intent) => intent,
+            Err(refused) => {
+                let generation = cluster.metadata.generation.unwrap_or(0);
+                let new = status::refused(&old, generation, &refused.to_string(), Timestamp::now());
+                self.write_status(&cluster, &old, new).await?;
+                return Ok(Outcome::quiet());
+            }
+        };
+        if matches!(cluster.tls(), Tls::Auto(_)) && !intent.paused {
+            certificates::issue_if_due(&shared, &self.key, &cluster).await?;
+        }
+        let record = status::record(&old);
+        let observed = observe(&shared, &self.key, &cluster, &intent, &record, &mut self.memory).await?;
+        let now = Timestamp::now();
+        let plan = plan(&intent, &record, &observed.world, now);
+        let mut new = status::status(&old, &intent, &plan.record, &plan.report, now);
+        if let Some(trouble) = &self.trouble {
+            say_trouble(&mut new, trouble, intent.generation, now);
+        }
+        // What later decisions rest on is written before the step that depends on it; mere words need not hold it up.
+        let first = plan.record != record;
+        let mut cluster = cluster;
+        let mut fresh = false;
+        if first && let Some(written) = self.write_status(&cluster, &old, new.clone()).await? {
+            cluster = Arc::new(written);
+            fresh = true;
+        }
+        let hands = Hands {
+            shared: &shared,
+            key: &self.key,
+            cluster: &cluster,
+            intent: &intent,
+            observed: &observed,
+            fresh,
+        };
+        let result = hands.carry_out(&plan.effects).await;
+        if !first {
+            self.write_status(&cluster, &old, new).await?;
+        }
+        let end = match result {
+            Ok(()) => {
+                self.trouble = None;
+                self.refusals = 0;
+                if plan.effects.is_empty() { End::Quiet } else { End::Done }
+            }
+            Err((effect, Failure::NotYet(why))) => {
+                tracing::debug!(cluster = %self.key, "{effect}: {why}");
+                return Ok(self.refused_for_now(plan.wake));
+            }
+            Err((effect, Failure::GuardFailed(why))) => {
+                tracing::info!(cluster = %self.key, "not done: {effect}: {why}");
+                return Ok(self.refused_for_now(Some(Duration::from_millis(20))));
+            }
+            Err((effect, failure)) => {
+                tracing::warn!(cluster = %self.key, "could not {effect}: {failure}");
+                self.trouble = Some(format!("could not {effect}: {failure}"));
+                End::Failed
+            }
+        };
+        let wake = [plan.wake, observed.look_again].into_iter().flatten().min();
+        Ok(Outcome { end, wake })
+    }
+
+    /// Another try soon; less soon when it was refused many times.
+    fn refused_for_now(&mut self, wake: Option<Duration>) -> Outcome {
+        self.refusals = self.refusals.saturating_add(1);
+        let longest = if self.refusals < 40 { 250 } else { 1000 };
+        let wake = wake
+            .unwrap_or(Duration::from_millis(longest))
+            .max(Duration::from_millis(10));
+        let wake = if self.refusals < 40 {
+            wake.min(Duration::from_millis(longest))
+        } else {
+            Duration::from_millis(longest)
+        };
+        Outcome {
+            end: End::Refused,
+            wake: Some(wake),
+        }
+    }
+
+    /// Writes the status if it says anything new. Returns the EtcdCluster as it is then.
+    async fn write_status(
+        &self,
+        cluster: &EtcdCluster,
+        old: &EtcdClusterStatus,
+        new: EtcdClusterStatus,
+    ) -> Result<Option<EtcdCluster>, RoundError> {
+        if *old == new {
+            return Ok(None);
+        }
+        if !self.shared.tenure.holds() {
+            return Err(RoundError::Conflict);
+        }
+        let api: Api<EtcdCluster> = Api::namespaced(self.shared.client.clone(), &self.key.namespace);
+        let mut object = cluster.clone();
+        object.status = Some(new);
+        let params = PostParams {
+            field_manager: Some(names::MANAGER.into()),
+            ..PostParams::default()
+        };
+        match api.replace_status(&self.key.name, &params, &object).await {
+            Ok(written) => {
+                self.shared.metrics.status_writes.inc();
+                self.shared.caches.clusters.put(written.clone());
+                Ok(Some(written))
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
+                // The watch may be late: ask, so that the next round has the newest.
+                if let Some(now) = api.get_opt(&self.key.name).await? {
+                    self.shared.caches.clusters.put(now);
+                }
+                Err(RoundError::Conflict)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A step that could not be done is said where the user looks.
+fn say_trouble(status: &mut EtcdClusterStatus, trouble: &str, generation: i64, now: Timestamp) {
+    let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now);
+    let condition = Condition::new(types::DEGRADED, ConditionStatus::True, "CannotCarryOut", trouble);
+    conditions::set(&mut status.conditions, condition.observed(Some(generation)), &now);
+    status.waiting = trouble.to_owned();
+}

@@ -1,0 +1,59 @@
+//! What the operator is told when it starts.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The operator's settings.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The one namespace to look after; `None`: all of them.
+    pub namespace: Option<String>,
+    /// Clusters that say nothing of storage keep their data only as long as their pods live, as with the old operator.
+    pub ephemeral_by_default: bool,
+    /// Create and update the CustomResourceDefinitions at start.
+    pub manage_crds: bool,
+    /// Where to serve `/metrics`, `/healthz`, `/readyz` and `/version`; `None`: nowhere.
+    pub listen: Option<SocketAddr>,
+    /// How it is made sure that only one operator acts; `None`: the caller knows that there is only one.
+    pub election: Option<Election>,
+    /// How often the members of a quiet cluster are asked how they are.
+    pub health_interval: Duration,
+}
+
+/// Leader election by a Lease.
+#[derive(Clone, Debug)]
+pub struct Election {
+    /// Where the Lease is.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Who we are: unique among operators.
+    pub identity: String,
+    /// For how long a Lease that is not renewed counts.
+    pub duration: Duration,
+}
+
+impl Election {
+    /// An election with the usual times.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>, identity: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+            identity: identity.into(),
+            duration: Duration::from_secs(15),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            ephemeral_by_default: false,
+            manage_crds: true,
+            listen: None,
+            election: None,
+            health_interval: Duration::from_secs(10),
+        }
+    }
+}

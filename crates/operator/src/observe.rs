@@ -1,0 +1,303 @@
+//! Observation: the world of one cluster from the caches, and what its members say themselves. It changes nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::ListParams;
+use rand::Rng;
+use stateward_api::{EtcdCluster, names};
+use stateward_etcd::{Client, ask, prove_list, spread_alarms};
+use stateward_plan::etcd::manifests::ANNOTATION_METADATA;
+use stateward_plan::etcd::{Answer, Intent, MemberList, MemberName, Record, Services, Voice, World, facts};
+
+use crate::Shared;
+use crate::caches::Key;
+use crate::connections::Connections;
+use crate::secrets::SecretReader;
+
+/// For how long a claim may be pending before its events are looked at.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a loop keeps between rounds: connections and what was read, nothing that a decision rests on.
+#[derive(Default)]
+pub(crate) struct Memory {
+    pub(crate) connections: Connections,
+    pub(crate) secrets: SecretReader,
+    /// What Kubernetes last said of a pending claim, by UID, and when that was read.
+    problems: HashMap<String, (Instant, Option<String>)>,
+}
+
+/// What was observed.
+pub(crate) struct Observed {
+    pub(crate) world: World,
+    /// Connections to the members that answered.
+    pub(crate) clients: BTreeMap<MemberName, Client>,
+    /// Something that no event tells of is worth another look after this time.
+    pub(crate) look_again: Option<Duration>,
+}
+
+impl Observed {
+    /// The words of the members that answered.
+    pub(crate) fn answers(&self) -> impl Iterator<Item = (&MemberName, &Answer)> {
+        self.world.voices.iter().filter_map(|(name, voice)| match voice {
+            Voice::Answered(answer) => Some((name, answer)),
+            Voice::Silent(_) => None,
+        })
+    }
+}
+
+/// Looks at everything of a cluster.
+pub(crate) async fn observe(
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+    intent: &Intent,
+    record: &Record,
+    memory: &mut Memory,
+) -> kube::Result<Observed> {
+    let uid = intent.uid.0.as_str();
+    let mut world = World {
+        secrets: memory.secrets.judge(shared, key, cluster).await?,
+        ..World::default()
+    };
+    let mut pods: BTreeMap<MemberName, Arc<Pod>> = BTreeMap::new();
+    for pod in shared.caches.pods.of(key) {
+        if is_owned(&pod.metadata, uid) {
+            let name = MemberName(pod.metadata.name.clone().unwrap_or_default());
+            world.pods.insert(name.clone(), facts::pod(&pod));
+            pods.insert(name, pod);
+        }
+    }
+    let mut look_again = None;
+    for claim in shared.caches.claims.of(key) {
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        if is_owned(&claim.metadata, uid) {
+            let problem = memory.problem(shared, key, &claim, &mut look_again).await;
+            world.claims.insert(MemberName(name), facts::claim(&claim, problem));
+        } else if is_free(&claim.metadata) {
+            world.foreign_claims.push(name);
+        }
+    }
+    world.services = services(shared, key, uid, &mut world.conflicts);
+    for pod in world.pods.values() {
+        if let Some(name) = &pod.node
+            && let Some(node) = shared.caches.nodes.get(&Key::new("", name.clone()))
+            && let Some(since) = dead_since(&node)
+        {
+            world.dead_nodes.insert(name.clone(), since);
+        }
+    }
+    draw(key, &mut world);
+    memory.connections.keep_only(|member| pods.contains_key(member));
+    let clients = listen(shared, key, intent, record, &pods, memory, &mut world).await;
+    Ok(Observed {
+        world,
+        clients,
+        look_again,
+    })
+}
+
+/// Names and a token that nobody has used.
+fn draw(key: &Key, world: &mut World) {
+    let mut random = rand::rng();
+    while world.fresh_names.len() < 8 {
+        let name = MemberName(names::member(&key.name, random.random()));
+        if !world.pods.contains_key(&name) && !world.claims.contains_key(&name) {
+            world.fresh_names.push(name);
+        }
+    }
+    world.fresh_token = format!("{:032x}", random.random::<u128>());
+}
+
+fn services(shared: &Shared, key: &Key, uid: &str, conflicts: &mut Vec<String>) -> Services {
+    let mut hash_of = |kind: &str, name: &str, meta: Option<&ObjectMeta>| {
+        let meta = meta?;
+        if is_owned(meta, uid) {
+            return Some(meta.annotations.as_ref()?.get(ANNOTATION_METADATA)?.clone());
+        }
+        if is_free(meta) {
+            conflicts.push(format!("{kind} {name}"));
+        }
+        None
+    };
+    let (peer, client) = (names::peer_service(&key.name), names::client_service(&key.name));
+    let budget = names::disruption_budget(&key.name);
+    let of_service = |name: &str| shared.caches.services.named(key, name);
+    Services {
+        peer: hash_of(
+            "Service",
+            &peer,
+            of_service(&peer).as_ref().map(|service| &service.metadata),
+        ),
+        client: hash_of(
+            "Service",
+            &client,
+            of_service(&client).as_ref().map(|service| &service.metadata),
+        ),
+        budget: hash_of(
+            "PodDisruptionBudget",
+            &budget,
+            shared
+                .caches
+                .budgets
+                .named(key, &budget)
+                .as_ref()
+                .map(|budget| &budget.metadata),
+        ),
+    }
+}
+
+/// Made for the cluster of this UID: names come back, UIDs do not.
+pub(crate) fn is_owned(meta: &ObjectMeta, uid: &str) -> bool {
+    let by_reference = meta.owner_references.iter().flatten().any(|owner| owner.uid == uid);
+    let by_annotation = || {
+        let annotations = meta.annotations.as_ref();
+        annotations
+            .and_then(|all| all.get(names::ANNOTATION_CLUSTER_UID))
+            .map(String::as_str)
+            == Some(uid)
+    };
+    by_reference || (meta.owner_references.iter().flatten().next().is_none() && by_annotation())
+}
+
+/// Stays for good: what an object that is gone owned is on its way out, and so is what is being deleted.
+fn is_free(meta: &ObjectMeta) -> bool {
+    meta.owner_references.iter().flatten().next().is_none() && meta.deletion_timestamp.is_none()
+}
+
+/// Since when Kubernetes holds a node for dead: its kubelet does not report any more.
+pub(crate) fn dead_since(node: &Node) -> Option<Timestamp> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    (ready.status == "Unknown").then(|| {
+        ready
+            .last_transition_time
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+    })
+}
+
+/// Asks every member that may answer, all at once, and has one of them prove the list.
+async fn listen(
+    shared: &Shared,
+    key: &Key,
+    intent: &Intent,
+    record: &Record,
+    pods: &BTreeMap<MemberName, Arc<Pod>>,
+    memory: &mut Memory,
+    world: &mut World,
+) -> BTreeMap<MemberName, Client> {
+    let mut clients = BTreeMap::new();
+    for (name, pod) in pods {
+        let facts = &world.pods[name];
+        if facts.address.is_none() || facts.ended || (!facts.running && facts.ever_ran) {
+            continue;
+        }
+        let connections = &mut memory.connections;
+        match connections
+            .to(shared, key, intent, name, pod, &mut memory.secrets)
+            .await
+        {
+            Ok(client) => {
+                clients.insert(name.clone(), client);
+            }
+            Err(why) => {
+                world.voices.insert(name.clone(), Voice::Silent(why));
+            }
+        }
+    }
+    let questions = clients.iter().map(|(name, client)| {
+        let client = client.with_request_timeout(memory.connections.patience(name));
+        async move { (name, ask(&client).await) }
+    });
+    let mut alarms = Vec::new();
+    for (name, asked) in join_all(questions).await {
+        memory.connections.heard(name, asked.is_err());
+        let voice = match asked {
+            Ok(asked) => {
+                alarms.extend(asked.alarms);
+                Voice::Answered(asked.answer)
+            }
+            Err(error) => Voice::Silent(error.to_string()),
+        };
+        world.voices.insert(name.clone(), voice);
+    }
+    alarms.sort_unstable();
+    alarms.dedup();
+    spread_alarms(&mut world.voices, &alarms);
+    clients.retain(|name, _| matches!(world.voices.get(name), Some(Voice::Answered(_))));
+    world.list = prove(record, world, &clients).await;
+    clients
+}
+
+/// The list, proven by a quorum: the leader is asked first, the others when it fails.
+async fn prove(record: &Record, world: &World, clients: &BTreeMap<MemberName, Client>) -> Option<MemberList> {
+    let cluster = record.bootstrap.as_ref().and_then(|bootstrap| bootstrap.cluster);
+    let mut able: Vec<(&Client, &Answer)> = clients
+        .iter()
+        .filter_map(|(name, client)| match world.voices.get(name)? {
+            Voice::Answered(answer) => Some((client, answer)),
+            Voice::Silent(_) => None,
+        })
+        .filter(|(_, answer)| !answer.learner && answer.leader.is_some())
+        .filter(|(_, answer)| cluster.is_none_or(|cluster| cluster == answer.cluster))
+        .collect();
+    able.sort_by_key(|(_, answer)| answer.leader != Some(answer.id));
+    let proof = |client: &Client, answer: &Answer| {
+        let client = client.with_request_timeout(Duration::from_secs(1));
+        let answer = answer.clone();
+        async move { prove_list(&client, &answer).await.ok() }
+    };
+    let (first, rest) = able.split_first()?;
+    if let Some(list) = proof(first.0, first.1).await {
+        return Some(list);
+    }
+    let others = join_all(rest.iter().map(|(client, answer)| proof(client, answer))).await;
+    others.into_iter().flatten().next()
+}
+
+impl Memory {
+    /// What Kubernetes said of a claim that is not bound, in its events: the claim itself does not tell.
+    async fn problem(
+        &mut self,
+        shared: &Shared,
+        key: &Key,
+        claim: &PersistentVolumeClaim,
+        look_again: &mut Option<Duration>,
+    ) -> Option<String> {
+        let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+        let uid = claim.metadata.uid.clone()?;
+        if phase.is_some_and(|phase| phase != "Pending") {
+            self.problems.remove(&uid);
+            return None;
+        }
+        *look_again = Some(CLAIM_PATIENCE);
+        let created = claim.metadata.creation_timestamp.as_ref()?.0;
+        let age = Duration::try_from(Timestamp::now().duration_since(created)).unwrap_or_default();
+        if age < CLAIM_PATIENCE {
+            return None;
+        }
+        if let Some((read, problem)) = self.problems.get(&uid)
+            && read.elapsed() < CLAIM_PATIENCE
+        {
+            return problem.clone();
+        }
+        let events: Api<Event> = Api::namespaced(shared.client.clone(), &key.namespace);
+        let about = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
+        let found = events.list(&about).await.ok()?;
+        let problem = found
+            .items
+            .into_iter()
+            .filter(|event| matches!(event.reason.as_deref(), Some("ProvisioningFailed" | "FailedBinding")))
+            .max_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0))
+            .and_then(|event| event.message);
+        self.problems.insert(uid, (Instant::now(), problem.clone()));
+        problem
+    }
+}

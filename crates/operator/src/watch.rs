@@ -1,0 +1,181 @@
+//! Follows the API: every event goes into the caches and wakes the one cluster that it is about.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::core::NamespaceResourceScope;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use stateward_api::{EtcdCluster, names};
+use tokio_util::sync::CancellationToken;
+
+use crate::Shared;
+use crate::caches::{Index, Key};
+
+/// Which clusters use a Secret, so that its change wakes them.
+#[derive(Default)]
+pub(crate) struct SecretUsers(Mutex<HashMap<Key, Vec<Key>>>);
+
+impl SecretUsers {
+    /// Remembers that a cluster looks at a Secret.
+    pub(crate) fn uses(&self, secret: Key, cluster: &Key) {
+        let mut users = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let users = users.entry(secret).or_default();
+        if !users.contains(cluster) {
+            users.push(cluster.clone());
+        }
+    }
+
+    fn of(&self, secret: &Key) -> Vec<Key> {
+        let users = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        users.get(secret).cloned().unwrap_or_default()
+    }
+}
+
+/// Follows everything until told to stop.
+pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
+    let ours = watcher::Config::default().labels(&format!(
+        "{}={},{}",
+        names::LABEL_APP,
+        names::APP_ETCD,
+        names::LABEL_CLUSTER
+    ));
+    let (client, namespace) = (&shared.client, shared.config.namespace.as_deref());
+    let clusters = follow(
+        watcher(api::<EtcdCluster>(client, namespace), watcher::Config::default()),
+        "EtcdClusters",
+        &shared.caches.clusters,
+        |key| Shared::tend(&shared, key),
+    );
+    let wake = |key: &Key| shared.loops.wake(key);
+    let pods = follow(
+        watcher(api::<Pod>(client, namespace), ours.clone()),
+        "Pods",
+        &shared.caches.pods,
+        wake,
+    );
+    let claims = follow(
+        watcher(api::<PersistentVolumeClaim>(client, namespace), ours.clone()),
+        "PersistentVolumeClaims",
+        &shared.caches.claims,
+        wake,
+    );
+    let services = follow(
+        watcher(api::<Service>(client, namespace), ours.clone()),
+        "Services",
+        &shared.caches.services,
+        wake,
+    );
+    let budgets = follow(
+        watcher(api::<PodDisruptionBudget>(client, namespace), ours),
+        "PodDisruptionBudgets",
+        &shared.caches.budgets,
+        wake,
+    );
+    let secrets = follow(
+        watcher(
+            api::<PartialObjectMeta<Secret>>(client, namespace),
+            watcher::Config::default(),
+        ),
+        "Secrets",
+        &shared.caches.secrets,
+        |secret| {
+            for cluster in shared.secret_users.of(secret) {
+                shared.loops.wake(&cluster);
+            }
+        },
+    );
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = async { tokio::join!(clusters, pods, claims, services, budgets, secrets, nodes(&shared)); } => {}
+    }
+}
+
+/// Nodes are not in a namespace: an operator of one namespace may not be allowed to see them, and does without.
+async fn nodes(shared: &Shared) {
+    if shared.config.namespace.is_some() {
+        return;
+    }
+    let wake_those_on = |node: &Key| {
+        let dead = shared
+            .caches
+            .nodes
+            .get(node)
+            .is_some_and(|node| crate::observe::dead_since(&node).is_some());
+        if dead != shared.dead_nodes.is_dead(&node.name) {
+            shared.dead_nodes.set(&node.name, dead);
+            let on_it =
+                |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node.name.as_str());
+            for cluster in shared.caches.pods.keys_where(on_it) {
+                shared.loops.wake(&cluster);
+            }
+        }
+    };
+    let nodes: Api<Node> = Api::all(shared.client.clone());
+    follow(
+        watcher(nodes, watcher::Config::default()),
+        "Nodes",
+        &shared.caches.nodes,
+        wake_those_on,
+    )
+    .await;
+}
+
+/// The nodes that were last seen dead, to notice when that changes.
+#[derive(Default)]
+pub(crate) struct DeadNodes(Mutex<std::collections::HashSet<String>>);
+
+impl DeadNodes {
+    fn is_dead(&self, node: &str) -> bool {
+        let nodes = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        nodes.contains(node)
+    }
+
+    fn set(&self, node: &str, dead: bool) {
+        let mut nodes = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if dead {
+            nodes.insert(node.to_owned());
+        } else {
+            nodes.remove(node);
+        }
+    }
+}
+
+fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+async fn follow<K>(
+    stream: impl Stream<Item = watcher::Result<Event<K>>> + Send,
+    what: &str,
+    index: &Index<K>,
+    wake: impl Fn(&Key),
+) where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let mut stream = std::pin::pin!(stream.default_backoff());
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(event) => {
+                let event = event.modify(|object| object.managed_fields_mut().clear());
+                for key in index.take(event) {
+                    wake(&key);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the watch of {what} broke and is taken up again"),
+        }
+    }
+}
