@@ -55,6 +55,7 @@ pub async fn ask(client: &Client) -> Result<Asked> {
         db_size,
         alarms: own(&alarms, id),
         list,
+        storage_minor: minor(&status.storage_version),
     };
     Ok(Asked { answer, alarms })
 }
@@ -155,6 +156,11 @@ fn listed(member: Member) -> Listed {
         peer_urls: member.peer_urls,
         learner: member.is_learner,
     }
+}
+
+/// The minor of `3.6.0`; servers before 3.6 say nothing.
+fn minor(version: &str) -> Option<u64> {
+    version.parse::<EtcdVersion>().ok().map(|version| version.minor())
 }
 
 fn unsigned(number: i64) -> u64 {

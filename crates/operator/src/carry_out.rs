@@ -215,9 +215,7 @@ impl Hands<'_> {
                 self.shared.events.tell(self.cluster, note);
                 Ok(())
             }
-            Effect::IssueCertificates => crate::certificates::issue_if_due(self.shared, self.key, self.cluster)
-                .await
-                .map_err(Failure::from),
+            Effect::IssueCertificates => Ok(crate::certificates::issue(self.shared, self.key, self.cluster).await?),
             Effect::TakeBackup { .. } => Err(Failure::Unknown),
             _ => self.act_on_etcd(effect).await,
         }

@@ -10,6 +10,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
+use kube::core::PartialObjectMetaExt;
 use kube::{Api, Resource};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -39,8 +40,27 @@ struct Wanted {
     server: bool,
 }
 
-/// Makes what is missing, and renews what is due. Reads and writes nothing when nothing is.
-pub(crate) async fn issue_if_due(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> kube::Result<()> {
+/// Whether certificates are to be issued or renewed; `true`: some are not there at all, and nothing can start before.
+pub(crate) fn due(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Option<bool> {
+    let Tls::Auto(auto) = cluster.tls() else {
+        return None;
+    };
+    let now = Timestamp::now();
+    let due = wanted(cluster, auto)
+        .into_iter()
+        .filter(|wanted| is_due(shared, key, wanted, now));
+    due.map(|wanted| {
+        shared
+            .caches
+            .secrets
+            .get(&Key::new(key.namespace.clone(), wanted.secret))
+            .is_none()
+    })
+    .reduce(|any, absent| any || absent)
+}
+
+/// Makes what is missing, and renews what is due.
+pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> kube::Result<()> {
     let Tls::Auto(auto) = cluster.tls() else {
         return Ok(());
     };
@@ -49,15 +69,13 @@ pub(crate) async fn issue_if_due(shared: &Shared, key: &Key, cluster: &EtcdClust
         .into_iter()
         .filter(|wanted| is_due(shared, key, wanted, now))
         .collect();
-    if due.is_empty() {
-        return Ok(());
-    }
     let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
     let (ca, ca_key) = authority(&api, cluster, auto, now).await?;
     for wanted in due {
-        let issued = issue(&wanted, &ca, &ca_key, auto, now).map_err(refused)?;
+        let certificate = sign(&wanted, &ca, &ca_key, auto, now).map_err(refused)?;
+        let written = write(&api, issued_secret(cluster, &wanted, certificate, auto, now)).await?;
+        shared.caches.secrets.put(written.metadata.into_response_partial());
         tracing::info!(cluster = %key, secret = wanted.secret, "certificate issued");
-        write(&api, issued_secret(cluster, &wanted, issued, auto, now)).await?;
     }
     Ok(())
 }
@@ -172,7 +190,7 @@ async fn authority(
     Ok((certificate, key))
 }
 
-fn issue(
+fn sign(
     wanted: &Wanted,
     ca: &str,
     ca_key: &str,
@@ -245,17 +263,16 @@ fn secret(
     }
 }
 
-async fn write(api: &Api<Secret>, mut secret: Secret) -> kube::Result<()> {
+async fn write(api: &Api<Secret>, mut secret: Secret) -> kube::Result<Secret> {
     let name = secret.metadata.name.clone().unwrap_or_default();
     match api.get_opt(&name).await? {
-        None => api.create(&PostParams::default(), &secret).await?,
+        None => api.create(&PostParams::default(), &secret).await,
         Some(there) => {
             secret.metadata.resource_version = there.metadata.resource_version;
             secret.type_ = there.type_;
-            api.replace(&name, &PostParams::default(), &secret).await?
+            api.replace(&name, &PostParams::default(), &secret).await
         }
-    };
-    Ok(())
+    }
 }
 
 fn validity_days(auto: &AutoTls) -> i64 {

@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::PostParams;
 use rand::Rng;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
-use stateward_api::etcd_cluster::{EtcdClusterStatus, Tls};
+use stateward_api::etcd_cluster::EtcdClusterStatus;
 use stateward_api::{EtcdCluster, names};
 use stateward_plan::etcd::{Intent, plan, status};
 use tokio::sync::Notify;
@@ -17,12 +17,13 @@ use tokio::sync::Notify;
 use crate::Shared;
 use crate::caches::Key;
 use crate::carry_out::{Failure, Hands};
-use crate::certificates;
 use crate::metrics::{End, EndLabel};
 use crate::observe::{Memory, observe};
 
 /// How long a round may take.
 pub(crate) const ROUND_LIMIT: Duration = Duration::from_secs(20);
+/// Words alone are written to the status at most this often.
+const WORDS_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -62,6 +63,8 @@ struct ClusterLoop {
     refusals: u32,
     /// What could not be done, in words for the status.
     trouble: Option<String>,
+    /// When the status was last written.
+    written: Option<Instant>,
 }
 
 /// Looks after one cluster until it is gone or the operator stops.
@@ -74,6 +77,7 @@ pub(crate) async fn run(shared: Arc<Shared>, key: Key, mailbox: Arc<Notify>) {
         failures: 0,
         refusals: 0,
         trouble: None,
+        written: None,
     };
     let look_after = async {
         shared.caches.synced().await;
@@ -168,9 +172,6 @@ impl ClusterLoop {
                 return Ok(Outcome::quiet());
             }
         };
-        if matches!(cluster.tls(), Tls::Auto(_)) && !intent.paused {
-            certificates::issue_if_due(&shared, &self.key, &cluster).await?;
-        }
         let record = status::record(&old);
         let observed = observe(&shared, &self.key, &cluster, &intent, &record, &mut self.memory).await?;
         let now = Timestamp::now();
@@ -196,8 +197,12 @@ impl ClusterLoop {
             fresh,
         };
         let result = hands.carry_out(&plan.effects).await;
-        if !first {
-            self.write_status(&cluster, &old, new).await?;
+        let mut held_back = None;
+        if !first && old != new {
+            held_back = self.words_can_wait(&old, &new);
+            if held_back.is_none() {
+                self.write_status(&cluster, &old, new).await?;
+            }
         }
         let end = match result {
             Ok(()) => {
@@ -219,7 +224,7 @@ impl ClusterLoop {
                 End::Failed
             }
         };
-        let wake = [plan.wake, observed.look_again].into_iter().flatten().min();
+        let wake = [plan.wake, observed.look_again, held_back].into_iter().flatten().min();
         Ok(Outcome { end, wake })
     }
 
@@ -241,9 +246,25 @@ impl ClusterLoop {
         }
     }
 
+    /// How long a change of mere words is held back, so that a busy cluster's status is not written many times a second.
+    fn words_can_wait(&self, old: &EtcdClusterStatus, new: &EtcdClusterStatus) -> Option<Duration> {
+        let left = WORDS_INTERVAL.checked_sub(self.written?.elapsed())?;
+        let turns = |status: &EtcdClusterStatus| -> Vec<_> {
+            let conditions = status.conditions.iter();
+            conditions
+                .map(|condition| (condition.type_.clone(), condition.status))
+                .collect()
+        };
+        let same = old.phase == new.phase
+            && old.members == new.members
+            && old.observed_generation == new.observed_generation
+            && turns(old) == turns(new);
+        same.then_some(left)
+    }
+
     /// Writes the status if it says anything new. Returns the EtcdCluster as it is then.
     async fn write_status(
-        &self,
+        &mut self,
         cluster: &EtcdCluster,
         old: &EtcdClusterStatus,
         new: EtcdClusterStatus,
@@ -263,6 +284,7 @@ impl ClusterLoop {
         };
         match api.replace_status(&self.key.name, &params, &object).await {
             Ok(written) => {
+                self.written = Some(Instant::now());
                 self.shared.metrics.status_writes.inc();
                 self.shared.caches.clusters.put(written.clone());
                 Ok(Some(written))

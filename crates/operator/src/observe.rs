@@ -224,7 +224,7 @@ async fn listen(
                 alarms.extend(asked.alarms);
                 Voice::Answered(asked.answer)
             }
-            Err(error) => Voice::Silent(error.to_string()),
+            Err(error) => Voice::Silent(in_words(&error)),
         };
         world.voices.insert(name.clone(), voice);
     }
@@ -234,6 +234,18 @@ async fn listen(
     clients.retain(|name, _| matches!(world.voices.get(name), Some(Voice::Answered(_))));
     world.list = prove(record, world, &clients).await;
     clients
+}
+
+/// Why a member was silent, in words that do not change from one time to the next: they reach the status.
+fn in_words(error: &stateward_etcd::Error) -> String {
+    match error {
+        stateward_etcd::Error::TimedOut(_) => "no answer in time".to_owned(),
+        stateward_etcd::Error::Unreachable(why) if why.contains("onnection refused") => "connection refused".to_owned(),
+        stateward_etcd::Error::Unreachable(why) if why.contains("did not accept a connection") => {
+            "no connection in time".to_owned()
+        }
+        error => error.to_string(),
+    }
 }
 
 /// The list, proven by a quorum: the leader is asked first, the others when it fails.

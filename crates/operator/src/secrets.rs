@@ -14,8 +14,8 @@ use stateward_etcd::Tls;
 use stateward_plan::etcd::Secrets;
 use stateward_plan::etcd::manifests::tls_secrets;
 
-use crate::Shared;
 use crate::caches::Key;
+use crate::{Shared, certificates};
 
 const PEER_KEYS: [&str; 3] = ["peer.crt", "peer.key", "peer-ca.crt"];
 const SERVER_KEYS: [&str; 3] = ["server.crt", "server.key", "server-ca.crt"];
@@ -65,13 +65,15 @@ impl SecretReader {
 
     /// Whether everything that the spec's TLS needs is there.
     pub(crate) async fn judge(&mut self, shared: &Shared, key: &Key, cluster: &EtcdCluster) -> kube::Result<Secrets> {
+        if let Some(first) = certificates::due(shared, key, cluster) {
+            return Ok(Secrets::Due { first });
+        }
         let names = tls_secrets(cluster);
         let needed = [
             (names.peer, PEER_KEYS),
             (names.server, SERVER_KEYS),
             (names.client, CLIENT_KEYS),
         ];
-        let mut versions = Vec::new();
         for (name, keys) in needed {
             let Some(name) = name else { continue };
             let Some(found) = self.find(shared, key, &name).await? else {
@@ -83,13 +85,8 @@ impl SecretReader {
             if let Some(lacking) = keys.iter().find(|key| !found.content.contains_key(**key)) {
                 return Ok(Secrets::Missing(format!("the Secret {name} lacks the key {lacking}")));
             }
-            versions.push(format!("{name}:{}", found.version));
         }
-        Ok(if versions.is_empty() {
-            Secrets::Unneeded
-        } else {
-            Secrets::Present(versions.join(","))
-        })
+        Ok(Secrets::Good)
     }
 
     /// The certificate to connect with, from a Secret with the old operator's keys, and a word for its version.
