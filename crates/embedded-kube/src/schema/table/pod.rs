@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{age, items, number, or_none, text};
+use super::read::{age, items, number, or_none, since, text};
 
 /// The cells of a pod, name first.
 pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
@@ -146,7 +146,7 @@ fn summarize(pod: &Value, now: Timestamp) -> Summary {
         }
     }
     let restarts = match restarts.last {
-        Some(last) if restarts.count != 0 => format!("{} ({} ago)", restarts.count, super::since(last, now)),
+        Some(last) if restarts.count != 0 => format!("{} ({} ago)", restarts.count, since(last, now)),
         _ => restarts.count.to_string(),
     };
     Summary {
