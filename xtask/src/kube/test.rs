@@ -41,6 +41,9 @@ impl Args {
 
 /// Leaves a cluster running that ran before, and ends one that it started.
 pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
+    if args.up.build_only {
+        return Ok(());
+    }
     let ran_before = Process::find(run, "control").is_some();
     up::run(paths, run, &args.up)?;
     let result = install(paths, run).and_then(|()| suite(paths, run, args));

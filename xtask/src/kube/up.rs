@@ -25,7 +25,7 @@ pub(crate) struct Args {
     nodes: u8,
     /// Build and fetch everything, start nothing
     #[arg(long)]
-    build_only: bool,
+    pub(crate) build_only: bool,
 }
 
 const LIMIT: Duration = Duration::from_secs(60);
