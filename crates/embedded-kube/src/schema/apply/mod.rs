@@ -98,9 +98,14 @@ pub(crate) fn apply(
     let invalid = |text: String| {
         let at = |pointer: &str| config.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let (namespace, name) = (at("/metadata/namespace"), at("/metadata/name"));
-        let of = format!("{namespace}/{name}; {}, Kind={}", at("/apiVersion"), at("/kind"));
+        // The core group has an empty name.
+        let slash = if at("/apiVersion").contains('/') { "" } else { "/" };
+        let of = format!("{namespace}/{name}; {slash}{}, Kind={}", at("/apiVersion"), at("/kind"));
         ApplyError::Invalid(format!("failed to create typed patch object ({of}): {text}"))
     };
+    if let Some(text) = walk::undeclared(config, &place, &mut Vec::new()) {
+        return Err(invalid(text));
+    }
     let before = live.cloned().unwrap_or_else(|| json!({}));
     let mut managed = decode(&before);
     let mut bare = before.clone();
@@ -587,6 +592,38 @@ mod tests {
                 }
                 (outcome, expected) => panic!("{place}: {outcome:?} instead of {expected:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn undeclared_fields_are_refused() {
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "a": {"type": "string"},
+            "e": {"type": "object"},
+            "l": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "string"}}}},
+        }}}});
+        let kind = CustomKind::new(&schema, "").unwrap();
+        let writer = Writer {
+            manager: "m",
+            subresource: "",
+            api_version: "a.b/v1",
+            now: "2026-01-01T00:00:00Z",
+            owns: Owns::All,
+        };
+        for (spec, path) in [
+            (json!({"foo": 1, "bar": 2}), Some(".spec.bar")),
+            (json!({"l": [{"q": 1}]}), Some(".spec.l[0].q")),
+            (json!({"a": "x", "e": {"x": 1}, "l": [{"n": "y"}]}), None),
+        ] {
+            let config = json!({"apiVersion": "a.b/v1", "kind": "K", "metadata": {"name": "x"}, "spec": spec});
+            let outcome = apply(None, &config, Kind::Custom(&kind.schema), writer, false);
+            let text = outcome.err().map(|e| e.to_string());
+            let expected = path.map(|path| {
+                format!(
+                    "failed to create typed patch object (/x; a.b/v1, Kind=K): {path}: field not declared in schema"
+                )
+            });
+            assert_eq!(text, expected);
         }
     }
 

@@ -124,6 +124,18 @@ impl<'a> Place<'a> {
         }
     }
 
+    /// Whether the type has a field of this name. Only schemas of custom kinds can tell.
+    pub(super) fn declares(&self, name: &str) -> bool {
+        match self.node {
+            Node::Root(_) if matches!(name, "apiVersion" | "kind" | "metadata") => true,
+            Node::Root(schema) | Node::Schema(schema) => {
+                let open = schema.preserve_unknown_fields || schema.embedded_resource || schema.additional.is_some();
+                open || schema.properties.is_empty() || schema.properties.contains_key(name)
+            }
+            Node::Table(_) | Node::Unknown => true,
+        }
+    }
+
     /// The type of the items of the list here.
     pub(super) fn item(&self) -> Place<'a> {
         match self.node {

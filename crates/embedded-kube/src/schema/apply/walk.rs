@@ -20,6 +20,41 @@ pub(super) fn fields(value: &Value, place: &Place<'_>) -> Result<Set, String> {
     Ok(set)
 }
 
+/// A field of a configuration that its type does not have, as a message: applying it would own what cannot be stored.
+pub(super) fn undeclared(value: &Value, place: &Place<'_>, path: &mut Vec<Step>) -> Option<String> {
+    let mut below = |step: Step, value: &Value, place: &Place<'_>, declared: bool| {
+        path.push(step);
+        let found = match declared {
+            true => undeclared(value, place, path),
+            false => Some(format!("{}: field not declared in schema", show(path))),
+        };
+        path.pop();
+        found
+    };
+    match value {
+        Value::Object(map) => {
+            let mut names: Vec<&String> = map.keys().collect();
+            names.sort();
+            names.into_iter().find_map(|name| {
+                below(
+                    Step::Field(name.clone()),
+                    &map[name],
+                    &place.field(name),
+                    place.declares(name),
+                )
+            })
+        }
+        Value::Array(items) => items.iter().enumerate().find_map(|(index, item)| {
+            let step = match place.has_parts(value) {
+                true => place.step(item).unwrap_or(Step::Index(index)),
+                false => Step::Index(index),
+            };
+            below(step, item, &place.item(), true)
+        }),
+        _ => None,
+    }
+}
+
 fn show(path: &[Step]) -> String {
     let mut set = Set::default();
     set.insert(path);
