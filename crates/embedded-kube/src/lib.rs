@@ -10,6 +10,7 @@
 mod api;
 mod cluster;
 mod controllers;
+pub mod conversations;
 mod node;
 mod schema;
 #[allow(dead_code)] // until both sides use all of it

@@ -16,6 +16,7 @@ use super::rest::scale::ScalePaths;
 use super::rest::update::{Part, modify};
 use super::server::Server;
 use super::store::Key;
+use crate::schema::table::Columns;
 use crate::schema::{crd_check, custom};
 
 /// The storage name of the definitions.
@@ -37,8 +38,7 @@ pub(crate) struct CustomKind {
 #[derive(Debug)]
 pub(crate) struct CustomVersion {
     pub(crate) scale: Option<ScalePaths>,
-    /// `additionalPrinterColumns`
-    pub(crate) columns: Value,
+    pub(crate) columns: Columns,
     pub(crate) schema: custom::CustomKind,
 }
 
@@ -159,7 +159,7 @@ fn custom_version(version: &Value) -> CustomVersion {
     let schema = custom::CustomKind::new(&version["schema"]["openAPIV3Schema"], "").unwrap_or_default();
     CustomVersion {
         scale,
-        columns: version["additionalPrinterColumns"].clone(),
+        columns: Columns::custom(version.get("additionalPrinterColumns")),
         schema,
     }
 }

@@ -73,6 +73,18 @@ impl Status {
         Self::new(409, "Conflict", message).about(resource, name)
     }
 
+    /// A deletion whose precondition does not hold; Kubernetes names the kind here and not the resource.
+    pub(crate) fn precondition(resource: &Resource, name: &str, why: impl std::fmt::Display) -> Self {
+        let kind = resource.qualified_kind();
+        let mut status = Self::new(
+            409,
+            "Conflict",
+            format!("Operation cannot be fulfilled on {kind} {name:?}: {why}"),
+        );
+        status.details = Some(details(&resource.group, &resource.kind, name));
+        status
+    }
+
     pub(crate) fn stale(resource: &Resource, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(resource, name, why)
@@ -88,10 +100,7 @@ impl Status {
 
     pub(crate) fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
         let list = aggregate(errors);
-        let kind = match resource.group.as_str() {
-            "" => resource.kind.clone(),
-            group => format!("{}.{group}", resource.kind),
-        };
+        let kind = resource.qualified_kind();
         let mut status = Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {list}"));
         let mut about = details(&resource.group, &resource.kind, name);
         about["causes"] = errors.iter().map(FieldError::cause).collect();

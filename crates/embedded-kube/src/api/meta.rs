@@ -98,7 +98,6 @@ pub(crate) fn generate_name(base: &str) -> String {
 }
 
 static LABEL: LazyLock<Regex> = LazyLock::new(|| regex(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"));
-static LABEL_1035: LazyLock<Regex> = LazyLock::new(|| regex(r"^[a-z]([-a-z0-9]*[a-z0-9])?$"));
 static SUBDOMAIN: LazyLock<Regex> =
     LazyLock::new(|| regex(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"));
 static QUALIFIED: LazyLock<Regex> = LazyLock::new(|| regex(r"^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"));
@@ -124,14 +123,13 @@ pub(crate) fn dns_label(text: &str) -> Vec<String> {
     length(text, 63).into_iter().chain(form).collect()
 }
 
-fn dns_label_1035(text: &str) -> Vec<String> {
-    let form = (!LABEL_1035.is_match(text)).then(|| {
-        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
-         character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation \
-         is '[a-z]([-a-z0-9]*[a-z0-9])?')"
-            .to_owned()
-    });
-    length(text, 63).into_iter().chain(form).collect()
+/// The names of namespaces are labels too, with a word of its own about dots.
+fn namespace_name(text: &str) -> Vec<String> {
+    if text.contains('.') {
+        vec!["must not contain dots".into()]
+    } else {
+        dns_label(text)
+    }
 }
 
 /// What is wrong with a DNS subdomain (RFC 1123).
@@ -189,9 +187,8 @@ pub(crate) fn validate(resource: &Resource, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let name = metadata["name"].as_str().unwrap_or_default();
     let rule: fn(&str) -> Vec<String> = match (resource.group.as_str(), resource.plural.as_str()) {
-        ("", "services") => dns_label_1035,
-        ("", "namespaces") => dns_label,
-        ("apps", "statefulsets") => dns_subdomain,
+        ("", "services") => dns_label,
+        ("", "namespaces") => namespace_name,
         ("rbac.authorization.k8s.io", _) => path_segment,
         _ => dns_subdomain,
     };
@@ -251,8 +248,20 @@ pub(crate) fn validate(resource: &Resource, object: &Value) -> Vec<FieldError> {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().unwrap_or_default().is_empty() {
                 let path = format!("metadata.ownerReferences[{i}].{field}");
-                errors.push(FieldError::invalid(path, "", "must not be empty"));
+                errors.push(FieldError::required(path, "must not be empty"));
             }
+        }
+    }
+    let definition = resource.group == "apiextensions.k8s.io";
+    for (i, finalizer) in finalizers(object).iter().enumerate() {
+        let standard = ["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer.as_str());
+        if !standard && !finalizer.contains('/') && resource.custom().is_none() && !definition {
+            let text = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(
+                format!("metadata.finalizers[{i}]"),
+                finalizer.as_str(),
+                text,
+            ));
         }
     }
     errors
@@ -279,7 +288,7 @@ mod tests {
             "{messages:?}"
         );
         assert!(messages.len() >= 4, "{messages:?}");
-        assert!(!dns_label("a.b").is_empty() && dns_label("a-b").is_empty() && !dns_label_1035("1a").is_empty());
+        assert!(!dns_label("a.b").is_empty() && dns_label("a-b").is_empty());
         assert_eq!(generate_name(&"x".repeat(80)).len(), 63);
         assert!(!path_segment("a/b").is_empty() && path_segment("system:x").is_empty());
     }

@@ -67,7 +67,7 @@ impl Query {
             None => Ok(None),
             Some(text) => text.parse().map(Some).map_err(|_| {
                 Status::bad_request(format!(
-                    "invalid query parameter {name:?}: {text:?} is not a number that is zero or more"
+                    "invalid query parameter {name:?}: strconv.ParseInt: parsing {text:?}: invalid syntax"
                 ))
             }),
         }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::crd::CustomKind;
+use crate::schema::builtin::{self, Decoded};
 
 /// Turns an object into the shape of its Kubernetes type: drops unknown fields, refuses wrong types.
-pub(crate) type Normalize = fn(Value) -> Result<Value, serde_json::Error>;
+pub(crate) type Normalize = fn(&Value) -> Result<Decoded, String>;
 
 /// What is special about a kind, beyond what the table says.
 #[derive(Debug, Clone)]
@@ -81,6 +81,14 @@ impl Resource {
         }
     }
 
+    /// The name validation errors use: `Pod`, `StatefulSet.apps`.
+    pub(crate) fn qualified_kind(&self) -> String {
+        match self.group.as_str() {
+            "" => self.kind.clone(),
+            group => format!("{}.{group}", self.kind),
+        }
+    }
+
     pub(crate) fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
     }
@@ -108,10 +116,6 @@ impl Resource {
             _ => VERBS,
         }
     }
-}
-
-fn typed<T: Serialize + DeserializeOwned>(value: Value) -> Result<Value, serde_json::Error> {
-    serde_json::to_value(serde_json::from_value::<T>(value)?)
 }
 
 /// Builds one row of the table.
@@ -225,7 +229,7 @@ pub(crate) fn built_in() -> Vec<Resource> {
                 $plural,
                 $kind,
                 $scope,
-                Rules::BuiltIn(typed::<$type>),
+                Rules::BuiltIn(builtin::decode::<$type>),
             )
         };
     }
@@ -466,15 +470,5 @@ mod tests {
         let mut versions = ["foo", "v1alpha1", "v1", "v10", "v2beta1", "v1beta2"];
         versions.sort_by_cached_key(|v| std::cmp::Reverse(version_priority(v)));
         assert_eq!(versions, ["v10", "v1", "v2beta1", "v1beta2", "v1alpha1", "foo"]);
-    }
-
-    #[test]
-    fn a_built_in_kind_loses_unknown_fields_and_refuses_wrong_types() {
-        let normalize = |v| typed::<k8s_openapi::api::core::v1::ConfigMap>(v);
-        let kept = normalize(
-            serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}, "nonsense": 1}),
-        );
-        assert_eq!(kept.unwrap()["nonsense"], Value::Null);
-        assert!(normalize(serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": 1}})).is_err());
     }
 }

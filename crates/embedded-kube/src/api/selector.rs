@@ -234,7 +234,13 @@ fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<(Vec<String>, Str
             .custom()
             .is_some_and(|c| c.selectable_fields.iter().any(|f| f == field));
         if !common && !selectable && !supported_fields(resource).contains(&field) {
-            return Err(Status::bad_request(format!("field label not supported: {field}")));
+            let own = !supported_fields(resource).is_empty() || resource.custom().is_some();
+            let text = if own {
+                format!("field label not supported: {field}")
+            } else {
+                format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+            };
+            return Err(Status::bad_request(text));
         }
         let path = match (resource.plural.as_str(), field) {
             ("events", "source") => vec!["source", "component"],

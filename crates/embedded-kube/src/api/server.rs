@@ -120,6 +120,7 @@ impl Server {
             content_type: String::new(),
             user_agent: "embedded-kube".into(),
             body: Bytes::new(),
+            options_kind: "UpdateOptions.meta.k8s.io",
             warnings: Mutex::default(),
         }
     }
@@ -206,6 +207,12 @@ impl Server {
                 Bytes::new()
             } else {
                 body::read(sent).await?
+            },
+            options_kind: match info.verb {
+                "create" => "CreateOptions.meta.k8s.io",
+                "patch" => "PatchOptions.meta.k8s.io",
+                "delete" | "deletecollection" => "DeleteOptions.meta.k8s.io",
+                _ => "UpdateOptions.meta.k8s.io",
             },
             warnings: Mutex::default(),
         };

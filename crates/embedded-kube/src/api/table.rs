@@ -1,36 +1,41 @@
-//! Tables: what `kubectl get` prints.
+//! Tables: what `kubectl get` prints. The columns are in `schema::table`; this is their connection to requests.
 
 use serde_json::{Value, json};
 
-use super::meta;
+use super::resources::Resource;
 use super::rest::Call;
+use crate::schema::table::{self, Columns, Include};
 
-/// A `Table` of objects; `list` is the metadata of the list they are from.
-pub(crate) fn table(call: &Call, objects: &[Value], list: Option<&Value>) -> Value {
-    let include = call.query.get("includeObject").unwrap_or("Metadata");
-    let rows: Vec<Value> = objects
-        .iter()
-        .map(|object| {
-            let mut row = json!({"cells": [meta::name(object), object["metadata"]["creationTimestamp"]]});
-            row["object"] = match include {
-                "None" => Value::Null,
-                "Object" => object.clone(),
-                _ => json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]}),
-            };
-            row
-        })
-        .collect();
+/// A `Table` of objects; `list` is the metadata of the list they are from, `headers` is false for all but the first
+/// event of a watch.
+pub(crate) fn table(call: &Call, objects: &[Value], list: Option<&Value>, headers: bool) -> Value {
+    let include = match call.query.get("includeObject") {
+        Some("None") => Include::None,
+        Some("Object") => Include::Object,
+        _ => Include::Metadata,
+    };
     let metadata = match (list, objects) {
         (Some(list), _) => list.clone(),
         (None, [one]) => json!({"resourceVersion": one["metadata"]["resourceVersion"]}),
         _ => json!({}),
     };
-    json!({
-        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-        "columnDefinitions": [
-            {"name": "Name", "type": "string", "format": "name", "description": "Name", "priority": 0},
-            {"name": "Created At", "type": "date", "format": "", "description": "Creation time", "priority": 0},
-        ],
-        "rows": rows,
-    })
+    let objects: Vec<&Value> = objects.iter().collect();
+    let make = |columns: &Columns| {
+        table::table(
+            columns,
+            &objects,
+            metadata.clone(),
+            include,
+            headers,
+            jiff::Timestamp::now(),
+        )
+    };
+    match custom_columns(&call.resource) {
+        Some(columns) => make(columns),
+        None => make(&Columns::BuiltIn(call.resource.kind.clone())),
+    }
+}
+
+fn custom_columns(resource: &Resource) -> Option<&Columns> {
+    Some(&resource.custom()?.versions.get(&resource.version)?.columns)
 }

@@ -134,10 +134,7 @@ pub(super) fn validate(call: &Call, old: Option<&Value>, new: &Value) -> Result<
 pub(super) fn validate_class(old: Option<&Value>, new: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if text(new, "provisioner").is_empty() {
-        errors.push(FieldError::required(
-            "provisioner",
-            new["provisioner"].as_str().unwrap_or_default(),
-        ));
+        errors.push(FieldError::required("provisioner", ""));
     }
     if let Some(old) = old {
         for (field, why) in [

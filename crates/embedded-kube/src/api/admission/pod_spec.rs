@@ -222,8 +222,7 @@ pub(super) fn validate(spec: &Value, at: &str) -> Vec<FieldError> {
 fn one_of(object: &Value, field: &str, at: &str, supported: &[&str], errors: &mut Vec<FieldError>) {
     let found = text(object, field);
     if !supported.contains(&found) {
-        let mut supported: Vec<String> = supported.iter().map(|s| s.to_string()).collect();
-        supported.sort();
+        let supported: Vec<String> = supported.iter().map(|s| s.to_string()).collect();
         errors.push(FieldError::not_supported(format!("{at}.{field}"), found, &supported));
     }
 }
@@ -247,13 +246,6 @@ fn validate_container(container: &Value, at: &str, volumes: &HashSet<&str>, erro
         let text = "must not have leading or trailing whitespace";
         errors.push(FieldError::invalid(format!("{at}.image"), image, text));
     }
-    one_of(
-        container,
-        "imagePullPolicy",
-        at,
-        &["Always", "IfNotPresent", "Never"],
-        errors,
-    );
     for (i, port) in container["ports"].as_array().into_iter().flatten().enumerate() {
         let field = format!("{at}.ports[{i}].containerPort");
         match port["containerPort"].as_i64().unwrap_or(0) {
@@ -269,7 +261,7 @@ fn validate_container(container: &Value, at: &str, volumes: &HashSet<&str>, erro
             port,
             "protocol",
             &format!("{at}.ports[{i}]"),
-            &["TCP", "UDP", "SCTP"],
+            &["SCTP", "TCP", "UDP"],
             errors,
         );
     }
@@ -302,6 +294,13 @@ fn validate_container(container: &Value, at: &str, volumes: &HashSet<&str>, erro
             errors.push(FieldError::invalid(format!("{at}.mountPath"), path, "must be unique"));
         }
     }
+    one_of(
+        container,
+        "imagePullPolicy",
+        at,
+        &["Always", "IfNotPresent", "Never"],
+        errors,
+    );
     for kind in ["limits", "requests"] {
         for (name, amount) in container["resources"][kind].as_object().into_iter().flatten() {
             if crate::schema::quantity::Quantity::parse(amount.as_str().unwrap_or_default()).is_none() {
@@ -310,6 +309,23 @@ fn validate_container(container: &Value, at: &str, volumes: &HashSet<&str>, erro
                             '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
                 errors.push(FieldError::invalid(field, amount.clone(), text));
             }
+        }
+    }
+    for (name, request) in container["resources"]["requests"].as_object().into_iter().flatten() {
+        let limit = &container["resources"]["limits"][name];
+        let amount = |v: &Value| v.as_str().and_then(crate::schema::quantity::Quantity::parse);
+        if let (Some(asked), Some(most)) = (amount(request), amount(limit))
+            && asked > most
+        {
+            let text = format!(
+                "must be less than or equal to {name} limit of {}",
+                limit.as_str().unwrap_or_default()
+            );
+            errors.push(FieldError::invalid(
+                format!("{at}.resources.requests"),
+                request.clone(),
+                text,
+            ));
         }
     }
 }

@@ -63,17 +63,16 @@ pub(super) fn validate(old: Option<&Value>, new: &Value) -> Vec<FieldError> {
             }
         }
         if old.is_some_and(|old| old["roleRef"] != new["roleRef"]) {
-            errors.push(FieldError::invalid("roleRef", role.clone(), "cannot change roleRef"));
+            // Kubernetes prints its internal form of the field.
+            let shown = json!({"APIGroup": role["apiGroup"], "Kind": role["kind"], "Name": role["name"]});
+            errors.push(FieldError::invalid("roleRef", shown, "field is immutable"));
         }
         return errors;
     }
     for (i, rule) in new["rules"].as_array().into_iter().flatten().enumerate() {
         let list = |field: &str| rule[field].as_array().map(Vec::len).unwrap_or(0);
         if list("verbs") == 0 {
-            errors.push(FieldError::required(
-                format!("rules[{i}].verbs"),
-                "verbs must contain at least one value",
-            ));
+            errors.push(FieldError::required(format!("rules[{i}].verbs"), ""));
         }
         if list("nonResourceURLs") > 0 {
             continue;

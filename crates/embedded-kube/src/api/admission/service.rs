@@ -158,6 +158,11 @@ pub(super) fn validate(_call: &Call, old: Option<&Value>, new: &Value) -> Vec<Fi
         let supported = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"].map(str::to_owned);
         errors.push(FieldError::not_supported("spec.type", kind, &supported));
     }
+    let affinity = text(spec, "sessionAffinity");
+    if !["ClientIP", "None"].contains(&affinity) {
+        let supported = ["ClientIP", "None"].map(str::to_owned);
+        errors.push(FieldError::not_supported("spec.sessionAffinity", affinity, &supported));
+    }
     let ports = spec["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
     if ports.is_empty() && text(spec, "clusterIP") != "None" && kind != "ExternalName" {
         errors.push(FieldError::required("spec.ports", ""));
@@ -182,6 +187,15 @@ pub(super) fn validate(_call: &Call, old: Option<&Value>, new: &Value) -> Vec<Fi
                 errors.push(FieldError::duplicate(field, name.into()));
             }
             names.push(name);
+        }
+        let protocol = text(port, "protocol");
+        if !["SCTP", "TCP", "UDP"].contains(&protocol) {
+            let supported = ["SCTP", "TCP", "UDP"].map(str::to_owned);
+            errors.push(FieldError::not_supported(
+                format!("{at}.protocol"),
+                protocol,
+                &supported,
+            ));
         }
         let range = "must be between 1 and 65535, inclusive";
         if !(1..=65535).contains(&port["port"].as_i64().unwrap_or(0)) {

@@ -46,6 +46,12 @@ pub(super) fn validate(old: Option<&Value>, new: &Value) -> Vec<FieldError> {
     };
     if !selector.is_object() {
         errors.push(FieldError::required("spec.selector", ""));
+        let labels = spec["template"]["metadata"]
+            .get("labels")
+            .cloned()
+            .unwrap_or_else(|| json!({}));
+        let text = "`selector` does not match template `labels`";
+        errors.push(FieldError::invalid("spec.template.metadata.labels", labels, text));
     } else if empty("matchLabels") && empty("matchExpressions") {
         let text = "empty selector is invalid for statefulset";
         errors.push(FieldError::invalid("spec.selector", selector.clone(), text));
@@ -61,16 +67,20 @@ pub(super) fn validate(old: Option<&Value>, new: &Value) -> Vec<FieldError> {
         let text = "must be greater than or equal to 0";
         errors.push(FieldError::invalid("spec.replicas", spec["replicas"].clone(), text));
     }
-    for (at, field, supported) in [
-        ("spec", "podManagementPolicy", ["OrderedReady", "Parallel"]),
-        ("spec.updateStrategy", "type", ["OnDelete", "RollingUpdate"]),
-    ] {
-        let object = if at == "spec" { spec } else { &spec["updateStrategy"] };
-        let found = text(object, field);
-        if !supported.contains(&found) {
-            let supported = supported.map(str::to_owned);
-            errors.push(FieldError::not_supported(format!("{at}.{field}"), found, &supported));
-        }
+    let policy = text(spec, "podManagementPolicy");
+    if !["OrderedReady", "Parallel"].contains(&policy) {
+        let text = "must be 'OrderedReady' or 'Parallel'";
+        errors.push(FieldError::invalid("spec.podManagementPolicy", policy, text));
+    }
+    let strategy = &spec["updateStrategy"];
+    if !["RollingUpdate", "OnDelete"].contains(&text(strategy, "type")) {
+        // Kubernetes prints its internal form of the field.
+        let shown = json!({"Type": strategy["type"], "RollingUpdate": strategy["rollingUpdate"]});
+        errors.push(FieldError::invalid(
+            "spec.updateStrategy",
+            shown,
+            "must be 'RollingUpdate' or 'OnDelete'",
+        ));
     }
     let template = &spec["template"]["spec"];
     // Claim templates become volumes of the same name, and may be mounted as such.
@@ -99,27 +109,17 @@ pub(super) fn validate(old: Option<&Value>, new: &Value) -> Vec<FieldError> {
             &["Always".to_owned()],
         ));
     }
-    let frozen = |set: &Value| {
-        let mut spec = set["spec"].clone();
-        for field in [
-            "replicas",
-            "ordinals",
-            "template",
-            "updateStrategy",
-            "revisionHistoryLimit",
-            "persistentVolumeClaimRetentionPolicy",
-            "minReadySeconds",
-        ] {
-            spec.as_object_mut().map(|spec| spec.shift_remove(field));
+    if let Some(old) = old {
+        for field in ["serviceName", "podManagementPolicy", "selector", "volumeClaimTemplates"] {
+            if old["spec"][field] != spec[field] {
+                let shown = spec[field].clone();
+                errors.push(FieldError::invalid(
+                    format!("spec.{field}"),
+                    shown,
+                    "field is immutable",
+                ));
+            }
         }
-        spec
-    };
-    if old.is_some_and(|old| frozen(old) != frozen(new)) {
-        errors.push(FieldError::forbidden(
-            "spec",
-            "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', \
-             'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
-        ));
     }
     errors
 }

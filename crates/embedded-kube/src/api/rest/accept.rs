@@ -7,6 +7,7 @@ use crate::api::errors::{Result, Status};
 use crate::api::protobuf::{self, ProtobufError};
 use crate::api::resources::{Resource, Rules};
 use crate::api::{events, meta};
+use crate::schema::builtin::strict_error;
 
 /// Parses a request body: JSON, or YAML by its content type.
 pub(crate) fn parse(content_type: &str, body: &[u8]) -> Result<Value> {
@@ -81,6 +82,7 @@ fn json_type(value: &Value) -> &'static str {
 /// Brings an object into the shape that is stored, and reports unknown fields as the client asked.
 pub(crate) fn shape(call: &Call, mut value: Value) -> Result<Value> {
     let resource = &call.resource;
+    let strictness = call.field_validation()?;
     let wrong = |e: serde_json::Error| {
         Status::bad_request(format!(
             "{} in version {:?} cannot be handled as a {}: {e}",
@@ -95,9 +97,9 @@ pub(crate) fn shape(call: &Call, mut value: Value) -> Result<Value> {
     let mut unknown = Vec::new();
     let shaped = match &resource.rules {
         Rules::BuiltIn(normalize) => {
-            let shaped = normalize(value.clone()).map_err(wrong)?;
-            lost_fields(&value, &shaped, "", &mut unknown);
-            shaped
+            let decoded = normalize(&value).map_err(Status::bad_request)?;
+            unknown = decoded.unknown;
+            decoded.object
         }
         Rules::Custom(custom) => {
             let metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta =
@@ -110,53 +112,21 @@ pub(crate) fn shape(call: &Call, mut value: Value) -> Result<Value> {
         Rules::Ephemeral => value,
     };
     if !unknown.is_empty() {
-        let list: Vec<String> = unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
-        match call.field_validation()? {
+        match strictness {
             FieldValidation::Ignore => {}
-            FieldValidation::Warn => list.into_iter().for_each(|text| call.warn(text)),
+            FieldValidation::Warn => unknown
+                .iter()
+                .for_each(|path| call.warn(format!("unknown field \"{path}\""))),
             FieldValidation::Strict => {
-                let list = list.join(", ");
-                return Err(Status::bad_request(match resource.custom() {
-                    Some(_) => format!(
-                        "{} in version {:?} cannot be handled as a {}: strict decoding error: {list}",
-                        resource.kind, resource.version, resource.kind
-                    ),
-                    None => format!(
-                        "{} in version {:?} cannot be handled as a {}: strict decoding error: {list}",
-                        resource.kind, resource.version, resource.kind
-                    ),
-                }));
+                return Err(Status::bad_request(strict_error(
+                    &resource.kind,
+                    &resource.version,
+                    &unknown,
+                )));
             }
         }
     }
     Ok(shaped)
-}
-
-/// Paths of fields that are in `sent` but not in `kept`.
-fn lost_fields(sent: &Value, kept: &Value, path: &str, lost: &mut Vec<String>) {
-    match (sent, kept) {
-        (Value::Object(sent), Value::Object(kept)) => {
-            for (name, value) in sent {
-                let path = if path.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{path}.{name}")
-                };
-                match kept.get(name) {
-                    Some(kept) => lost_fields(value, kept, &path, lost),
-                    // Nulls and empty values may be dropped without being unknown.
-                    None if value.is_null() => {}
-                    None => lost.push(path),
-                }
-            }
-        }
-        (Value::Array(sent), Value::Array(kept)) => {
-            for (i, (sent, kept)) in sent.iter().zip(kept).enumerate() {
-                lost_fields(sent, kept, &format!("{path}[{i}]"), lost);
-            }
-        }
-        _ => {}
-    }
 }
 
 /// Checks that name and namespace in the body are those of the path, and fills them in.

@@ -96,7 +96,6 @@ fn init_metadata(call: &Call, value: &mut Value) {
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
         "selfLink",
-        "generation",
     ] {
         metadata.shift_remove(field);
     }

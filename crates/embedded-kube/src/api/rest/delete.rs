@@ -79,7 +79,8 @@ impl DeleteOptions {
             [] => call.dry_run(),
             [all] if all == "All" => Ok(true),
             other => Err(invalid_options(&format!(
-                "dryRun: Unsupported value: {other:?}: supported values: \"All\""
+                "dryRun: Unsupported value: {}: supported values: \"All\"",
+                json!(other)
             ))),
         }
     }
@@ -229,18 +230,13 @@ fn begin(current: &Value, finalizers: Vec<String>, grace: i64, namespace: bool) 
 }
 
 fn check_preconditions(call: &Call, object: &Object, preconditions: &Preconditions) -> Result<()> {
-    let name = meta::name(&object.value);
-    if let Some(uid) = preconditions
-        .uid
-        .as_deref()
-        .filter(|wanted| *wanted != meta::uid(&object.value))
-    {
-        let found = meta::uid(&object.value);
-        return Err(Status::conflict(
-            &call.resource,
-            name,
-            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {found}"),
-        ));
+    let refuse = |why: String| Status::precondition(&call.resource, meta::name(&object.value), why);
+    let found = meta::uid(&object.value);
+    if let Some(uid) = preconditions.uid.as_deref().filter(|wanted| *wanted != found) {
+        return Err(refuse(format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({found}). The object might have been \
+             deleted and then recreated"
+        )));
     }
     let found = object.revision.to_string();
     if let Some(version) = preconditions
@@ -248,13 +244,10 @@ fn check_preconditions(call: &Call, object: &Object, preconditions: &Preconditio
         .as_deref()
         .filter(|wanted| *wanted != found)
     {
-        return Err(Status::conflict(
-            &call.resource,
-            name,
-            format!(
-                "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {found}"
-            ),
-        ));
+        return Err(refuse(format!(
+            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record \
+             ({found}). The object might have been modified"
+        )));
     }
     Ok(())
 }

@@ -33,11 +33,10 @@ pub(crate) fn revision(call: &Call) -> Result<Option<u64>> {
     match call.query.get("resourceVersion") {
         None => Ok(None),
         Some(text) => text.parse().map(Some).map_err(|_| {
-            Status::new(
-                400,
-                "BadRequest",
-                format!("resourceVersion: Invalid value: {text:?}: must be a number"),
-            )
+            Status::bad_request(format!(
+                "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing \
+                 {text:?}: invalid syntax"
+            ))
         }),
     }
 }
@@ -53,7 +52,10 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>> {
         let mut status = Status::new(
             504,
             "Timeout",
-            format!("Too large resource version: {wanted}, current: {}", snapshot.revision),
+            format!(
+                "Timeout: Too large resource version: {wanted}, current: {}",
+                snapshot.revision
+            ),
         );
         status.details = Some(json!({
             "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
@@ -77,7 +79,11 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>> {
             .decode(token)
             .ok()
             .and_then(|json| serde_json::from_slice(&json).ok())
-            .ok_or_else(|| Status::bad_request("continue key is not valid: it is not one this server gave out"))?;
+            .ok_or_else(|| {
+                Status::bad_request(
+                    "invalid continue token: continue key is not valid: it is not one this server gave out",
+                )
+            })?;
         snapshot = call.server.store.page(page.revision).ok_or_else(|| {
             Status::expired(
                 "The provided continue parameter is too old to display a consistent list result. You can start a new \

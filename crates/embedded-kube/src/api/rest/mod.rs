@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::Response;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::auth::User;
 use super::body::Body;
@@ -44,6 +44,8 @@ pub(crate) struct Call {
     pub(crate) content_type: String,
     pub(crate) user_agent: String,
     pub(crate) body: Bytes,
+    /// What Kubernetes calls the options of this verb, for error messages.
+    pub(crate) options_kind: &'static str,
     /// What the answer's `Warning` headers will say.
     pub(crate) warnings: Mutex<Vec<String>>,
 }
@@ -62,12 +64,18 @@ impl Call {
         }
     }
 
+    /// A query option with a wrong value.
+    fn bad_option(&self, text: &str) -> Status {
+        Status::new(422, "Invalid", format!("{} \"\" is invalid: {text}", self.options_kind))
+    }
+
     pub(crate) fn dry_run(&self) -> Result<bool> {
         match self.query.all("dryRun") {
             [] => Ok(false),
             [all] if all == "All" => Ok(true),
-            other => Err(Status::bad_request(format!(
-                "dryRun: Unsupported value: {other:?}: supported values: \"All\""
+            other => Err(self.bad_option(&format!(
+                "dryRun: Unsupported value: {}: supported values: \"All\"",
+                json!(other)
             ))),
         }
     }
@@ -77,7 +85,7 @@ impl Call {
             None | Some("Warn") => Ok(FieldValidation::Warn),
             Some("Ignore") => Ok(FieldValidation::Ignore),
             Some("Strict") => Ok(FieldValidation::Strict),
-            Some(other) => Err(Status::bad_request(format!(
+            Some(other) => Err(self.bad_option(&format!(
                 "fieldValidation: Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
             ))),
         }
@@ -154,6 +162,9 @@ impl Call {
 /// Serves one call.
 pub(crate) async fn serve(call: Call, verb: &str) -> Result<Response<Body>> {
     let name = call.path.name.clone();
+    if name.is_empty() && matches!(verb, "update" | "patch") {
+        return Err(Status::method_not_allowed());
+    }
     match (verb, call.path.subresource.as_str()) {
         ("get", "" | "status") => Ok(call.answer(200, call.current(&name)?.as_ref())),
         ("list", "") => list::list(&call),

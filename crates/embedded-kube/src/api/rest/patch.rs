@@ -42,22 +42,7 @@ impl Patch {
             "application/apply-patch+yaml" | "application/apply-patch+json" => {
                 accept::parse("application/yaml", &call.body).map(Self::Apply)
             }
-            _ => {
-                let strategic = if call.resource.custom().is_none() {
-                    "application/strategic-merge-patch+json, "
-                } else {
-                    ""
-                };
-                Err(Status::new(
-                    415,
-                    "UnsupportedMediaType",
-                    format!(
-                        "the body of the request was in an unknown format - accepted media types include: \
-                         application/json-patch+json, application/merge-patch+json, \
-                         {strategic}application/apply-patch+yaml"
-                    ),
-                ))
-            }
+            _ => Err(Status::new(415, "UnsupportedMediaType", "415: Unsupported Media Type")),
         }
     }
 

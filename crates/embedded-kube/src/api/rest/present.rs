@@ -43,8 +43,8 @@ impl Form {
         Err(Status::new(
             406,
             "NotAcceptable",
-            "only the following media types are accepted: application/json, application/yaml, \
-             application/json;as=Table;v=v1;g=meta.k8s.io, application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+            "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \
+             application/json;stream=watch",
         ))
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn object(call: &Call, object: &Object) -> Bytes {
         Form::Metadata => Bytes::from(metadata_only(&object.value).to_string()),
         Form::Table => {
             let shown = value(&call.resource, &object.value);
-            Bytes::from(crate::api::table::table(call, std::slice::from_ref(&shown), None).to_string())
+            Bytes::from(crate::api::table::table(call, std::slice::from_ref(&shown), None, true).to_string())
         }
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn list(call: &Call, metadata: &Value, objects: &[&Object]) -> Bytes 
         }
         Form::Table => {
             let shown: Vec<Value> = objects.iter().map(|o| value(&call.resource, &o.value)).collect();
-            Bytes::from(crate::api::table::table(call, &shown, Some(metadata)).to_string())
+            Bytes::from(crate::api::table::table(call, &shown, Some(metadata), true).to_string())
         }
     }
 }

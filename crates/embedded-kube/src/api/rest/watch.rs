@@ -228,10 +228,8 @@ impl Watch {
         let bytes = match self.call.form {
             Form::Table => {
                 let shown = present::value(&self.call.resource, &object.value);
-                let mut table = crate::api::table::table(&self.call, std::slice::from_ref(&shown), None);
-                if !self.first {
-                    table["columnDefinitions"] = Value::Null;
-                }
+                let one = std::slice::from_ref(&shown);
+                let table = crate::api::table::table(&self.call, one, None, self.first);
                 Bytes::from(table.to_string())
             }
             _ => present::object(&self.call, object),
