@@ -16,6 +16,7 @@ use crate::api::server::Server;
 use crate::api::store::{OpenError, Store};
 use crate::api::{self, Authenticator, User};
 use crate::controllers;
+use crate::node::{self, Faults, ImageSource, Nodes};
 
 /// Why a cluster could not start.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,9 @@ pub enum StartError {
     /// No address to listen on.
     #[error("cannot listen on {0}: {1}")]
     Listen(String, std::io::Error),
+    /// The nodes could not start.
+    #[error("{0}")]
+    Nodes(String),
     /// The objects that every cluster has could not be created.
     #[error("cannot set up the cluster: {0}")]
     Bootstrap(String),
@@ -57,6 +61,10 @@ pub struct Builder {
     folder: Option<PathBuf>,
     port: Option<u16>,
     node_grace: Option<Duration>,
+    nodes: u8,
+    images: Vec<ImageSource>,
+    nearest_images: bool,
+    back_off: Option<Duration>,
 }
 
 impl Builder {
@@ -78,6 +86,32 @@ impl Builder {
         self
     }
 
+    /// Runs so many nodes, `node-0` and on, each in a zone of its own. Without it there is none: the API and the
+    /// controllers work, and pods stay pending.
+    pub fn nodes(mut self, nodes: u8) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Adds images, beside those that are the host's own programs (`busybox` and the like).
+    pub fn images(mut self, source: ImageSource) -> Self {
+        self.images.push(source);
+        self
+    }
+
+    /// A tag that is not there is answered with the nearest version, and an event says so.
+    pub fn nearest_images(mut self, nearest: bool) -> Self {
+        self.nearest_images = nearest;
+        self
+    }
+
+    /// The wait before a container that crashed is started again, doubling each time; without it, 10 seconds as in
+    /// Kubernetes.
+    pub fn back_off(mut self, wait: Duration) -> Self {
+        self.back_off = Some(wait);
+        self
+    }
+
     /// Starts the cluster; it serves when this returns.
     pub async fn start(self) -> Result<Cluster, StartError> {
         Cluster::start_with(self).await
@@ -92,6 +126,7 @@ pub struct Cluster {
     folder: PathBuf,
     stop: CancellationToken,
     tasks: TaskTracker,
+    nodes: Option<Nodes>,
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -147,6 +182,7 @@ impl Cluster {
         };
         let service_port = for_pods.local_addr().map_err(failed)?.port();
         network.set_api(address, service_port);
+        let number = network.n();
 
         let tls = pki.server(&server_names(&network))?;
         let tls = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
@@ -170,7 +206,23 @@ impl Cluster {
             options.node_grace = grace;
         }
         let client = api::client::in_memory(server.clone(), User::admin());
-        tasks.spawn(controllers::run(client, options, stop.clone()));
+        tasks.spawn(controllers::run(client.clone(), options, stop.clone()));
+        let nodes = match builder.nodes {
+            0 => None,
+            count => {
+                let mut options = node::Options::new(folder.join("nodes"), number);
+                (options.nodes, options.zones) = (count, count);
+                options.images.extend(builder.images);
+                options.nearest_images = builder.nearest_images;
+                options.api = Some(SocketAddr::from((service, service_port)));
+                options.back_off = builder.back_off.unwrap_or(options.back_off);
+                let nodes = Nodes::start(client, options, stop.clone()).await;
+                let nodes = nodes.map_err(|e| StartError::Nodes(e.to_string()))?;
+                // Set once: nothing else sets it.
+                let _ = server.streams.set(nodes.streams());
+                Some(nodes)
+            }
+        };
         Ok(Self {
             server,
             pki,
@@ -178,6 +230,7 @@ impl Cluster {
             folder,
             stop,
             tasks,
+            nodes,
             _temporary: temporary,
         })
     }
@@ -206,6 +259,18 @@ impl Cluster {
     #[cfg(test)]
     pub(crate) fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// Faults on demand; absent without nodes.
+    pub fn faults(&self) -> Option<Faults> {
+        self.nodes.as_ref().map(Nodes::faults)
+    }
+
+    /// Adds images; pods that wait for them start at once.
+    pub fn add_images(&self, source: &ImageSource) {
+        if let Some(nodes) = &self.nodes {
+            nodes.add_images(source);
+        }
     }
 
     /// Where the API server listens.
@@ -284,6 +349,9 @@ impl Cluster {
 
     /// Stops everything and waits until it has stopped. The folder can then be opened again.
     pub async fn stop(self) {
+        if let Some(nodes) = &self.nodes {
+            nodes.shut_down().await;
+        }
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;

@@ -1,6 +1,7 @@
 //! What the tests share.
 #![allow(dead_code)] // each test file uses a part of it
 
+pub(crate) mod kubectl;
 pub(crate) mod kubelet;
 
 use std::fmt::Debug;
