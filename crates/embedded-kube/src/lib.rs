@@ -13,7 +13,6 @@ mod controllers;
 pub mod conversations;
 mod node;
 mod schema;
-#[allow(dead_code)] // until both sides use all of it
 mod streams;
 
 pub use cluster::{Builder, Cluster, StartError, kubeconfig_yaml};
