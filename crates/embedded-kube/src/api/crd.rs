@@ -40,6 +40,8 @@ pub(crate) struct CustomVersion {
     pub(crate) scale: Option<ScalePaths>,
     pub(crate) columns: Columns,
     pub(crate) schema: custom::CustomKind,
+    /// The schema as it was written, for OpenAPI.
+    pub(crate) open_api: Value,
 }
 
 impl CustomKind {
@@ -161,6 +163,7 @@ fn custom_version(version: &Value) -> CustomVersion {
         scale,
         columns: Columns::custom(version.get("additionalPrinterColumns")),
         schema,
+        open_api: version["schema"]["openAPIV3Schema"].clone(),
     }
 }
 

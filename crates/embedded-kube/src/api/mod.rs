@@ -18,6 +18,7 @@ pub(crate) mod listen;
 mod managed;
 mod meta;
 pub(crate) mod network;
+mod openapi;
 pub(crate) mod pki;
 mod pods;
 mod protobuf;

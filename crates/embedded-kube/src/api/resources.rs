@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::crd::CustomKind;
+use super::openapi::Documents;
 use crate::schema::builtin::{self, Decoded};
 
 /// Turns an object into the shape of its Kubernetes type: drops unknown fields, refuses wrong types.
@@ -390,6 +391,8 @@ pub(crate) fn built_in() -> Vec<Resource> {
 pub(crate) struct Registry {
     /// By group, then version (in order of preference), then plural name.
     groups: BTreeMap<String, Vec<(String, BTreeMap<String, Arc<Resource>>)>>,
+    /// What OpenAPI says about it.
+    pub(crate) documents: Documents,
 }
 
 impl Registry {
@@ -430,6 +433,14 @@ impl Registry {
             .get(group)?
             .iter()
             .find_map(|(_, resources)| resources.get(plural))
+    }
+
+    /// Everything that is served, in every version.
+    pub(crate) fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.groups
+            .values()
+            .flatten()
+            .flat_map(|(_, resources)| resources.values())
     }
 
     /// Groups with their versions, the preferred version first.

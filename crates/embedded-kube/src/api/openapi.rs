@@ -1,0 +1,91 @@
+//! OpenAPI documents, made when they are asked for and kept until what is served changes.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, header};
+
+use super::body::{Body, full};
+use super::discovery::MINOR;
+use super::errors::{Result, Status};
+use super::resources::Registry;
+use crate::schema::openapi::{self, Served};
+
+/// The documents made so far, by path and form.
+#[derive(Debug)]
+pub(crate) struct Documents {
+    made: Mutex<HashMap<String, Bytes>>,
+    /// Tells clients that they have seen this state.
+    state: String,
+}
+
+impl Default for Documents {
+    fn default() -> Self {
+        Self {
+            made: Mutex::default(),
+            state: uuid::Uuid::new_v4().to_string(),
+        }
+    }
+}
+
+fn served(registry: &Registry) -> Vec<Served<'_>> {
+    registry
+        .resources()
+        .map(|resource| Served {
+            group: &resource.group,
+            version: &resource.version,
+            kind: &resource.kind,
+            plural: &resource.plural,
+            namespaced: resource.namespaced,
+            schema: resource
+                .custom()
+                .and_then(|custom| Some(&custom.versions.get(&resource.version)?.open_api)),
+        })
+        .collect()
+}
+
+/// Answers `/openapi/...`; `parts` is the rest of the path.
+pub(crate) fn serve(registry: &Registry, parts: &[&str], accept: &str) -> Result<Response<Body>> {
+    let protobuf = parts == ["v2"] && openapi::wants_protobuf(accept);
+    let key = format!("{} {protobuf}", parts.join("/"));
+    let version = format!("v1.{MINOR}.0");
+    let documents = &registry.documents;
+    let known = documents
+        .made
+        .lock()
+        .unwrap_or_else(|e| e.into_inner())
+        .get(&key)
+        .cloned();
+    let bytes = match known {
+        Some(bytes) => bytes,
+        None => {
+            let served = served(registry);
+            let made = match parts {
+                ["v2"] if protobuf => Some(openapi::v2_protobuf(&served, &version)),
+                ["v2"] => Some(openapi::v2_json(&served, &version)),
+                ["v3"] => Some(openapi::v3_index(&served, &documents.state).to_string().into_bytes()),
+                ["v3", "api", v] => openapi::v3(&served, "", v, &version),
+                ["v3", "apis", group, v] => openapi::v3(&served, group, v, &version),
+                _ => None,
+            };
+            let bytes = Bytes::from(made.ok_or_else(Status::not_served)?);
+            documents
+                .made
+                .lock()
+                .unwrap_or_else(|e| e.into_inner())
+                .insert(key, bytes.clone());
+            bytes
+        }
+    };
+    let mut response = Response::new(full(bytes));
+    let kind = if protobuf {
+        openapi::PROTOBUF
+    } else {
+        "application/json"
+    };
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    Ok(response)
+}
