@@ -33,14 +33,18 @@ where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    let too_large = || {
+        let text = format!("Request entity too large: limit is {MAX_BODY}");
+        Status::new(413, "RequestEntityTooLarge", text)
+    };
+    // What announces itself as too large is not waited for.
+    if body.size_hint().lower() > MAX_BODY as u64 {
+        return Err(too_large());
+    }
     let collected = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await;
     match collected {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(Status::new(
-            413,
-            "RequestEntityTooLarge",
-            format!("Request entity too large: limit is {MAX_BODY}"),
-        )),
+        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(e)) => Err(Status::bad_request(format!("unable to read the request body: {e}"))),
         Err(_) => Err(Status::new(408, "Timeout", "the request body did not arrive in time")),
     }
