@@ -26,6 +26,7 @@ mod services;
 mod shrink;
 pub mod status;
 mod upgrade_path;
+mod wait;
 mod world;
 
 use std::collections::BTreeMap;
@@ -239,6 +240,7 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         .or_else(|| care::clear_alarms(view))
         .or_else(|| roll::roll(view, record))
         .or_else(|| care::care(view))
+        .or_else(|| wait::wait(view))
         .unwrap_or_default();
     effects.append(&mut step.effects);
     step.effects = effects;

@@ -1,0 +1,44 @@
+//! No chapter has anything to do and not all is well: what is waited for, in words (rule 7).
+
+use super::members::Fate;
+use super::{LATER, Member, Step, View, Work};
+
+pub(super) fn wait(view: &View<'_>) -> Option<Step> {
+    if view.world.list.is_none() {
+        let away: Vec<String> = view.members.values().filter_map(words).collect();
+        let message = if away.is_empty() {
+            "waiting for a quorum to confirm the member list".to_owned()
+        } else {
+            format!("no quorum of members answers: {}", away.join("; "))
+        };
+        return Some(Step::new(Work::Recovering, "WaitingForQuorum", message).wake(LATER));
+    }
+    if let Some(words) = view
+        .members
+        .values()
+        .filter(|member| member.listed.is_some())
+        .find_map(words)
+    {
+        return Some(Step::new(Work::Recovering, "WaitingForMember", format!("waiting for {words}")).wake(LATER));
+    }
+    let leaving = view.members.values().find(|member| member.listed.is_none())?;
+    Some(Step::new(
+        Work::Changing,
+        "CleaningUp",
+        format!(
+            "waiting until the pod and the claim of {} are gone; it is out of the cluster",
+            leaving.name
+        ),
+    ))
+}
+
+/// Why a member is not healthy.
+fn words(member: &Member<'_>) -> Option<String> {
+    let why = match &member.fate {
+        Fate::Healthy => return None,
+        Fate::Unstarted => "not started yet".to_owned(),
+        Fate::Away(why) => why.clone(),
+        Fate::Lost(proof) => format!("lost: {}", proof.words()),
+    };
+    Some(format!("{} ({why})", member.name))
+}
