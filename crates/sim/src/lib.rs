@@ -1,1 +1,26 @@
-//! The simulation.
+//! The simulation: a seeded world with faults that drives the planner of etcd and checks the rules of the design on
+//! every step. The same seed gives the same history, and a history that breaks a rule can be told line by line.
+//!
+//! No threads, no clocks, no I/O inside a history: virtual time, and all chance from the seed.
+
+mod carry_out;
+mod dice;
+mod etcd;
+mod faults;
+mod history;
+mod kube;
+mod many;
+mod node;
+mod operator;
+mod profile;
+mod queue;
+mod raft;
+mod rules;
+mod sim;
+mod subject;
+mod user;
+
+pub use history::{Outcome, replay, run};
+pub use many::{Summary, run_many};
+pub use sim::Violation;
+pub use subject::{REAL, Subject};

@@ -1,0 +1,227 @@
+//! Effects, carried out on the world as it is now, with their guards (the plan's `effect.rs` says what each one is).
+
+use std::rc::Rc;
+
+use stateward_plan::etcd::{Effect, Launch, LaunchKind, MemberName, Pod, Storage, Uid, World};
+
+use crate::etcd::peer_url;
+use crate::kube::{Cluster, uid};
+use crate::queue::{Event, stamp};
+use crate::sim::Sim;
+
+impl Sim<'_> {
+    pub(crate) fn carry_out(&mut self, cluster: &Rc<Cluster>, world: &World, effect: &Effect) -> Result<(), String> {
+        if effect.is_destructive() {
+            self.still_wanted(cluster)?;
+        }
+        let intent = &cluster.intent;
+        match effect {
+            Effect::ApplyPeerService => self.services(cluster, |services| services.peer = Some(intent.services.peer.clone())),
+            Effect::ApplyClientService => {
+                self.services(cluster, |services| services.client = Some(intent.services.client.clone()))
+            }
+            Effect::ApplyBudget => self.services(cluster, |services| services.budget = Some(intent.services.budget.clone())),
+            Effect::CreateClaim { member } => {
+                let bytes = match intent.storage {
+                    Storage::Durable { bytes } => bytes,
+                    Storage::Ephemeral => 0,
+                };
+                self.create_claim(cluster.id, member, bytes)?;
+                self.clean_if_ownerless(cluster);
+                Ok(())
+            }
+            Effect::CreatePod {
+                member,
+                launch,
+                version,
+                tls,
+            } => {
+                self.check_launch(cluster, launch, member);
+                let shown = Pod {
+                    uid: Uid(String::new()),
+                    created: stamp(self.now),
+                    node: None,
+                    address: None,
+                    running: false,
+                    ever_ran: false,
+                    ready: false,
+                    terminating: false,
+                    ended: false,
+                    restarts: 0,
+                    last_exit: None,
+                    blocked: None,
+                    version: version.clone(),
+                    template: intent.template.clone(),
+                    metadata: intent.metadata.clone(),
+                    launch: launch.kind(),
+                    initial_cluster: initial_names(member, launch),
+                    tls: *tls,
+                    marked_to_leave: false,
+                };
+                self.create_pod(cluster.id, member, launch.clone(), shown, intent.is_durable())?;
+                self.clean_if_ownerless(cluster);
+                Ok(())
+            }
+            Effect::SealPod { member, uid } => {
+                let id = self.pod_is_still(member, uid)?;
+                self.kube.change_pod(id, |pod| {
+                    pod.launch = Launch::Sealed;
+                    pod.shown.launch = LaunchKind::Sealed;
+                });
+                Ok(())
+            }
+            Effect::RelabelPod { member, uid } => {
+                let id = self.pod_is_still(member, uid)?;
+                let metadata = intent.metadata.clone();
+                self.kube.change_pod(id, |pod| pod.shown.metadata = metadata);
+                Ok(())
+            }
+            Effect::DeletePod { member, uid, how } => {
+                if self.subject.guards {
+                    self.pod_is_still(member, uid)?;
+                }
+                self.delete_pod(member, Some(*how));
+                Ok(())
+            }
+            Effect::DeleteClaim {
+                member,
+                uid,
+                cluster: id,
+            } => {
+                if self.subject.guards {
+                    self.claim_is_still(member, uid)?;
+                    let asked: Vec<_> = self.processes.keys().copied().collect();
+                    let list = self.proven_list(&asked).filter(|list| list.cluster == *id).ok_or("no quorum proves the list")?;
+                    let url = peer_url(member);
+                    if list.members.iter().any(|listed| listed.peer_urls.contains(&url)) {
+                        return Err("refused: it is in the member list".into());
+                    }
+                }
+                self.check_claim_deletion(member, cluster.id);
+                self.delete_claim(member);
+                Ok(())
+            }
+            Effect::GrowClaim { member, uid, bytes } => {
+                self.claim_is_still(member, uid)?;
+                let bytes = *bytes;
+                self.kube.change_claim(member, |claim| claim.shown.requested = bytes);
+                Ok(())
+            }
+            Effect::AddMember {
+                member,
+                peer_url,
+                learner,
+                cluster: id,
+            } => {
+                self.add_member(*id, peer_url, *learner)?;
+                self.tell(|| format!("etcd: {member} is in the list"));
+                Ok(())
+            }
+            Effect::Promote { id, cluster: of, .. } => self.promote(*of, *id),
+            Effect::RemoveMember {
+                member,
+                id,
+                cluster: of,
+                pod,
+                claim,
+            } => {
+                if self.subject.guards {
+                    let has = |is: Option<Uid>, was: &Option<Uid>| is.as_ref() == was.as_ref();
+                    let pod_now = self.kube.now.pods.get(member).map(|pod| pod.shown.uid.clone());
+                    let claim_now = self.kube.now.claims.get(member).map(|claim| claim.shown.uid.clone());
+                    if !has(pod_now, pod) || !has(claim_now, claim) {
+                        return Err("refused: its pod or claim is another one by now".into());
+                    }
+                }
+                self.check_removal(cluster, world, member, *id);
+                self.remove_member(*of, *id)?;
+                self.tell(|| format!("etcd: {member} is out of the list"));
+                Ok(())
+            }
+            Effect::UpdatePeerUrl {
+                id,
+                peer_url,
+                cluster: of,
+                ..
+            } => self.update_url(*of, *id, peer_url),
+            Effect::MoveLeader { from, to, cluster: of } => self.move_leader(*of, *from, *to),
+            Effect::Compact { cluster: of } | Effect::Defragment { cluster: of, .. } => self.leader_for_operator(*of).map(drop),
+            Effect::Disarm { id, alarm, cluster: of } => self.disarm(*of, *id, *alarm),
+            Effect::EnableDowngrade { to, cluster: of } => {
+                self.leader_for_operator(*of)?;
+                self.ledger.downgrade = Some(to.minor());
+                self.ledger.floor = to.minor();
+                Ok(())
+            }
+            Effect::IssueCertificates | Effect::TakeBackup { .. } | Effect::Tell(_) => Ok(()),
+        }
+    }
+
+    /// Before something is taken away the custom resource is read again, past all caches: the spec that the decision
+    /// rests on must still be the spec.
+    fn still_wanted(&self, cluster: &Cluster) -> Result<(), String> {
+        if !self.subject.guards {
+            return Ok(());
+        }
+        let now = self.kube.now.cluster.as_ref().ok_or("refused: the cluster is gone")?;
+        if now.id != cluster.id || now.intent.generation != cluster.intent.generation {
+            return Err("refused: the spec is another one by now".into());
+        }
+        Ok(())
+    }
+
+    fn pod_is_still(&self, member: &MemberName, uid: &Uid) -> Result<u32, String> {
+        let pod = self.kube.now.pods.get(member).ok_or("refused: the pod is gone")?;
+        if pod.shown.uid == *uid {
+            Ok(pod.id)
+        } else {
+            Err("refused: the pod is another one by now".into())
+        }
+    }
+
+    fn claim_is_still(&self, member: &MemberName, uid: &Uid) -> Result<(), String> {
+        match self.kube.now.claims.get(member) {
+            Some(claim) if claim.shown.uid == *uid => Ok(()),
+            Some(_) => Err("refused: the claim is another one by now".into()),
+            None => Err("refused: the claim is gone".into()),
+        }
+    }
+
+    fn services(
+        &mut self,
+        cluster: &Cluster,
+        change: impl FnOnce(&mut stateward_plan::etcd::Services),
+    ) -> Result<(), String> {
+        match &mut self.kube.services {
+            Some((owner, services)) if *owner == cluster.id => change(services),
+            Some(_) => return Err("refused: the service belongs to somebody else".into()),
+            None => {
+                let mut services = stateward_plan::etcd::Services::default();
+                change(&mut services);
+                self.kube.services = Some((cluster.id, services));
+            }
+        }
+        self.kube.changed = true;
+        self.clean_if_ownerless(cluster);
+        Ok(())
+    }
+
+    /// What was made for a cluster object that is gone meanwhile is collected again.
+    fn clean_if_ownerless(&mut self, cluster: &Cluster) {
+        if self.kube.now.cluster.as_ref().is_none_or(|now| uid(now.id) != uid(cluster.id)) {
+            self.queue.at(self.now + 2000, Event::Collect);
+        }
+    }
+}
+
+fn initial_names(member: &MemberName, launch: &Launch) -> Vec<MemberName> {
+    let mut names: Vec<MemberName> = match launch {
+        Launch::Seed { .. } | Launch::Restore { .. } | Launch::ForceNew => vec![member.clone()],
+        Launch::Static { members, .. } => members.clone(),
+        Launch::Join { members } => members.iter().map(|(name, _)| name.clone()).collect(),
+        Launch::Sealed => Vec::new(),
+    };
+    names.sort();
+    names.dedup();
+    names
+}

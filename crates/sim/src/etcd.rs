@@ -1,0 +1,506 @@
+//! etcd as its operator meets it: how a process starts, and what a cluster answers to requests about its members
+//! (etcd.md is the source of every rule here).
+
+use std::rc::Rc;
+
+use stateward_plan::etcd::{
+    Alarm, Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Voice,
+};
+
+use crate::queue::{Event, Id, Ms};
+use crate::raft::{Change, Conf, Data, Entry, Refused, What, quorum, voters};
+use crate::sim::Sim;
+
+/// Every voter must have been connected for so long before a member is added.
+const HEALTH_INTERVAL: Ms = 5000;
+
+pub(crate) fn peer_url(name: &MemberName) -> String {
+    format!("http://{name}.demo.default.svc:2380")
+}
+
+fn hash(parts: &[&str]) -> u64 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in parts.iter().flat_map(|part| part.bytes().chain([0])) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash
+}
+
+enum Start {
+    Serve,
+    Hang,
+    Exit(i32, String),
+}
+
+impl Sim<'_> {
+    /// A process has read its data and flags: it serves, hangs or ends.
+    pub(crate) fn boot(&mut self, id: Id, incarnation: u32) {
+        let Some(process) = self.processes.get(&id) else { return };
+        if process.serves || process.incarnation != incarnation || self.nodes[process.node].down {
+            return;
+        }
+        match self.how_it_starts(id) {
+            Start::Serve => {
+                let lag = if self.calm { 200 } else { self.dice.between(0, 3000) };
+                if let Some(process) = self.processes.get_mut(&id) {
+                    process.serves = true;
+                    process.up_since = self.now;
+                    process.slow_until = process.slow_until.max(self.now + lag);
+                    let name = process.name.clone();
+                    self.tell(|| format!("etcd: {name} serves"));
+                }
+                self.kube.change_pod(id, |pod| pod.shown.ready = true);
+            }
+            Start::Hang => {
+                let more = self.dice.between(7000, 14000);
+                if let Some(process) = self.processes.get_mut(&id) {
+                    process.hung = true;
+                }
+                self.queue.at(self.now + more, Event::Boot(id, incarnation));
+            }
+            Start::Exit(code, words) => self.container_ends(id, code, &words),
+        }
+    }
+
+    fn how_it_starts(&mut self, id: Id) -> Start {
+        let Some(pod) = self.kube.pod(id).cloned() else {
+            return Start::Exit(137, "killed".into());
+        };
+        let process = &self.processes[&id];
+        let (place, minor) = (process.volume, process.version.minor());
+        let Some(volume) = self.volumes.get(&place) else {
+            return Start::Exit(1, "no such volume".into());
+        };
+        if pod.shown.template.contains("bad-flag") {
+            return Start::Exit(2, "flag provided but not defined: -no-such-flag".into());
+        }
+        if volume.corrupt {
+            return Start::Exit(1, "panic: walpb: crc mismatch".into());
+        }
+        if process.crashes_until > self.now {
+            return Start::Exit(2, "signal: out of memory".into());
+        }
+        if pod.owner == self.ledger.owner && minor < self.ledger.floor {
+            return Start::Exit(
+                1,
+                format!("cluster cannot be downgraded (current version: 3.{minor} is lower than determined cluster version: 3.{})", self.ledger.floor),
+            );
+        }
+        if volume.data.is_some() {
+            return self.start_with_data(id, place, &pod.launch);
+        }
+        match &pod.launch {
+            Launch::Sealed => Start::Exit(1, "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs".into()),
+            Launch::Join { members } => self.start_joining(id, place, members),
+            Launch::Seed { token } => {
+                let first = vec![pod.name.clone()];
+                self.found(pod.owner, &pod.name, place, token, &first)
+            }
+            Launch::Static { token, members } => self.found(pod.owner, &pod.name, place, token, members),
+            Launch::ForceNew => {
+                let first = vec![pod.name.clone()];
+                self.found(pod.owner, &pod.name, place, "", &first)
+            }
+            Launch::Restore { token, .. } => {
+                let first = vec![pod.name.clone()];
+                self.found(pod.owner, &pod.name, place, token, &first)
+            }
+        }
+    }
+
+    fn start_with_data(&mut self, id: Id, place: Id, launch: &Launch) -> Start {
+        let Some(data) = self.volumes.get_mut(&place).and_then(|volume| volume.data.as_mut()) else {
+            return Start::Exit(1, "no data".into());
+        };
+        if data.conf.iter().all(|member| member.id != data.id) {
+            return Start::Exit(0, "the member has been permanently removed from the cluster".into());
+        }
+        if matches!(launch, Launch::ForceNew) {
+            let own = data.id;
+            for index in data.committed..data.log.len() {
+                if let What::Change(number) = data.log[index].what {
+                    crate::raft::apply(Rc::make_mut(&mut data.conf), &self.changes[number]);
+                }
+            }
+            data.committed = data.log.len();
+            data.term += 1;
+            let conf = Rc::make_mut(&mut data.conf);
+            conf.retain(|member| member.id == own);
+            conf.iter_mut().for_each(|member| member.learner = false);
+            self.history_was_ended(id);
+        }
+        Start::Serve
+    }
+
+    /// A new member without data takes the list from the first peer that answers, and with it its own ID.
+    fn start_joining(&mut self, id: Id, place: Id, members: &[(MemberName, String)]) -> Start {
+        let own = &self.processes[&id];
+        let side = self.nodes[own.node].side;
+        let waits_for_another = self.processes.iter().any(|(other, process)| {
+            *other != id && process.owner == own.owner && process.joins && !process.serves && process.up_since + 7000 > self.now
+        });
+        if waits_for_another && !own.hung {
+            return Start::Hang;
+        }
+        let own_url = peer_url(&own.name);
+        let peer = self.processes.iter().find(|(other, process)| {
+            **other != id
+                && self.awake(**other)
+                && process.owner == own.owner
+                && self.nodes[process.node].side == side
+                && members.iter().any(|(name, _)| *name == process.name)
+        });
+        let Some(known) = peer.and_then(|(other, _)| self.data_of(*other)) else {
+            return Start::Exit(1, "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs".into());
+        };
+        let urls: usize = known.conf.iter().map(|member| member.peer_urls.len()).sum();
+        if urls != members.len() {
+            return Start::Exit(1, "error validating peerURLs: member count is unequal".into());
+        }
+        let unmatched = known
+            .conf
+            .iter()
+            .any(|member| member.peer_urls.iter().any(|url| members.iter().all(|(_, other)| other != url)));
+        let Some(listed) = known.conf.iter().find(|member| member.peer_urls.contains(&own_url)) else {
+            return Start::Exit(1, "error validating peerURLs: unmatched member while checking PeerURLs".into());
+        };
+        if unmatched {
+            return Start::Exit(1, "error validating peerURLs: unmatched member while checking PeerURLs".into());
+        }
+        let forgot = listed.name.is_some() && !listed.learner;
+        let data = Data {
+            cluster: known.cluster,
+            id: listed.id,
+            term: 0,
+            log: Vec::new(),
+            committed: 0,
+            conf: known.conf.clone(),
+            alarm: None,
+        };
+        if forgot {
+            self.member_forgot(id);
+        }
+        if let Some(volume) = self.volumes.get_mut(&place) {
+            volume.data = Some(data);
+        }
+        Start::Serve
+    }
+
+    /// A first member makes a cluster. IDs follow from URLs and token, so the same ones give the same cluster again.
+    fn found(&mut self, owner: Id, name: &MemberName, place: Id, token: &str, first: &[MemberName]) -> Start {
+        let mut conf: Conf = first
+            .iter()
+            .map(|name| Listed {
+                id: MemberId(hash(&[&peer_url(name), token]) >> 16),
+                name: Some(name.clone()),
+                peer_urls: vec![peer_url(name)],
+                learner: false,
+            })
+            .collect();
+        conf.sort_by_key(|member| member.id);
+        let ids: Vec<String> = conf.iter().map(|member| member.id.to_string()).collect();
+        let cluster = hash(&ids.iter().map(String::as_str).collect::<Vec<_>>()) >> 16;
+        let Some(own) = conf.iter().find(|member| member.name.as_ref() == Some(name)).map(|member| member.id) else {
+            return Start::Exit(1, "couldn't find local name in the initial cluster configuration".into());
+        };
+        if first.len() > 1 {
+            // A member of several asks the others first whether it was there before.
+            let known = self.processes.iter().any(|(id, process)| {
+                process.owner == owner
+                    && process.name != *name
+                    && self.awake(*id)
+                    && self.data_of(*id).is_some_and(|data| data.cluster == cluster && data.log.len() > first.len())
+            });
+            if known && self.ledger.founders.contains(&own) {
+                return Start::Exit(1, format!("member {} has already been bootstrapped", own));
+            }
+        }
+        self.first_member_started(owner, cluster, own, name);
+        let entries = match self.foundings.get(&cluster) {
+            Some(entries) => entries.clone(),
+            None => {
+                let entries: Vec<Entry> = conf
+                    .iter()
+                    .map(|listed| {
+                        self.changes.push(Change::Add(listed.clone()));
+                        self.serial += 1;
+                        Entry {
+                            term: 1,
+                            serial: self.serial,
+                            what: What::Change(self.changes.len() - 1),
+                        }
+                    })
+                    .collect();
+                self.foundings.insert(cluster, entries.clone());
+                entries
+            }
+        };
+        if let Some(volume) = self.volumes.get_mut(&place) {
+            volume.data = Some(Data {
+                cluster,
+                id: own,
+                term: 1,
+                committed: entries.len(),
+                log: entries,
+                conf: Rc::new(conf),
+                alarm: None,
+            });
+        }
+        Start::Serve
+    }
+
+    pub(crate) fn operator_reaches(&self, process: Id) -> bool {
+        self.awake(process)
+            && self.processes.get(&process).is_some_and(|process| {
+                let node = &self.nodes[process.node];
+                !node.cut_from_operator && node.side == 0
+            })
+    }
+
+    /// What a member answers when it is asked.
+    pub(crate) fn ask(&self, process: Id) -> Voice {
+        if !self.operator_reaches(process) {
+            return Voice::Silent("timed out".into());
+        }
+        let (Some(process_state), Some(data)) = (self.processes.get(&process), self.data_of(process)) else {
+            return Voice::Silent("connection refused".into());
+        };
+        let leader = self
+            .leader_of(data.cluster)
+            .filter(|leader| self.connected(process, *leader) || *leader == process)
+            .and_then(|leader| self.data_of(leader))
+            .map(|data| data.id);
+        Voice::Answered(Answer {
+            id: data.id,
+            cluster: ClusterId(data.cluster),
+            leader,
+            learner: data.conf.iter().any(|member| member.id == data.id && member.learner),
+            version: process_state.version.clone(),
+            term: u64::from(data.term),
+            index: data.log.len() as u64,
+            db_size: 1 << 20,
+            db_in_use: 1 << 20,
+            alarms: data.alarm.into_iter().collect(),
+            list: data.conf.as_ref().clone(),
+        })
+    }
+
+    /// The member list by a read that a quorum confirms, through any of these processes.
+    pub(crate) fn proven_list(&self, through: &[Id]) -> Option<MemberList> {
+        let (_, leader) = through
+            .iter()
+            .filter(|process| self.operator_reaches(**process))
+            .find_map(|process| {
+                let leader = self.leader_of(self.data_of(*process)?.cluster)?;
+                (leader == *process || self.connected(*process, leader)).then_some((*process, leader))
+            })?;
+        let data = self.data_of(leader)?;
+        Some(MemberList {
+            cluster: ClusterId(data.cluster),
+            leader: Some(data.id),
+            members: data.conf.as_ref().clone(),
+        })
+    }
+
+    /// The leader that a request of the operator reaches, if it is of the right cluster.
+    pub(crate) fn leader_for_operator(&self, cluster: ClusterId) -> Result<Id, Refused> {
+        let entry = self
+            .processes
+            .keys()
+            .copied()
+            .find(|id| self.operator_reaches(*id) && self.data_of(*id).is_some_and(|data| data.cluster == cluster.0))
+            .ok_or("no member of that cluster answers")?;
+        let leader = self.leader_of(cluster.0).ok_or("etcdserver: no leader")?;
+        if leader == entry || self.connected(entry, leader) {
+            Ok(leader)
+        } else {
+            Err("etcdserver: request timed out".into())
+        }
+    }
+
+    fn change(&mut self, leader: Id, change: Change) -> Result<(), Refused> {
+        if self.change_pending(leader) {
+            return Err("etcdserver: a configuration change is pending".into());
+        }
+        self.changes.push(change);
+        if self.propose(leader, What::Change(self.changes.len() - 1)) {
+            Ok(())
+        } else {
+            Err("etcdserver: request timed out".into())
+        }
+    }
+
+    fn fully_connected(&self, leader: Id, data: &Data) -> bool {
+        voters(&data.conf).filter(|member| member.id != data.id).all(|member| {
+            self.connected_since(leader, data.cluster, member.id)
+                .is_some_and(|since| since + HEALTH_INTERVAL <= self.now)
+        })
+    }
+
+    pub(crate) fn add_member(&mut self, cluster: ClusterId, url: &str, learner: bool) -> Result<(), Refused> {
+        let leader = self.leader_for_operator(cluster)?;
+        let data = self.data_of(leader).ok_or("no data")?;
+        let minor = self.processes[&leader].version.minor();
+        let oldest = self.processes.values().filter(|process| process.serves).map(|process| process.version.minor()).min();
+        if data.conf.iter().any(|member| member.peer_urls.iter().any(|known| known == url)) {
+            return Err("etcdserver: Peer URLs already exists".into());
+        }
+        if learner && oldest.is_some_and(|oldest| oldest < 4) {
+            return Err("unknown field: isLearner".into());
+        }
+        let learners = data.conf.iter().filter(|member| member.learner).count();
+        if learner && learners > 0 && minor < 6 {
+            return Err("etcdserver: too many learner members in cluster".into());
+        }
+        if !learner {
+            let started = voters(&data.conf).filter(|member| member.name.is_some()).count();
+            let all = voters(&data.conf).count();
+            if !(all == 1 && started == 1) && started < (all + 1) / 2 + 1 {
+                return Err("etcdserver: re-configuration failed due to not enough started members".into());
+            }
+        }
+        if !self.fully_connected(leader, data) {
+            return Err("etcdserver: unhealthy cluster".into());
+        }
+        let id = MemberId(hash(&[url, &self.serial.to_string()]) >> 16);
+        self.change(
+            leader,
+            Change::Add(Listed {
+                id,
+                name: None,
+                peer_urls: vec![url.to_owned()],
+                learner,
+            }),
+        )
+    }
+
+    pub(crate) fn promote(&mut self, cluster: ClusterId, id: MemberId) -> Result<(), Refused> {
+        let leader = self.leader_for_operator(cluster)?;
+        let data = self.data_of(leader).ok_or("no data")?;
+        let Some(member) = data.conf.iter().find(|member| member.id == id) else {
+            return Err("etcdserver: member not found".into());
+        };
+        if !member.learner {
+            return Err("etcdserver: can only promote a learner member".into());
+        }
+        let has = self
+            .process_of(cluster.0, id)
+            .filter(|process| self.connected(leader, *process))
+            .and_then(|process| self.data_of(process))
+            .map_or(0, |data| data.log.len());
+        if (has as f64) < data.log.len() as f64 * 0.9 {
+            return Err("etcdserver: can only promote a learner member which is in sync with leader".into());
+        }
+        self.change(leader, Change::Promote(id))
+    }
+
+    pub(crate) fn remove_member(&mut self, cluster: ClusterId, id: MemberId) -> Result<(), Refused> {
+        let leader = self.leader_for_operator(cluster)?;
+        let data = self.data_of(leader).ok_or("no data")?;
+        let Some(member) = data.conf.iter().find(|member| member.id == id) else {
+            return Err("etcdserver: member not found".into());
+        };
+        if !member.learner {
+            let others: Vec<&Listed> = voters(&data.conf).filter(|other| other.id != id).collect();
+            let started = others.iter().filter(|other| other.name.is_some()).count();
+            if others.is_empty() || started < others.len() / 2 + 1 {
+                return Err("etcdserver: re-configuration failed due to not enough started members".into());
+            }
+            let active = |other: &Listed| {
+                other.id == data.id
+                    || self
+                        .connected_since(leader, cluster.0, other.id)
+                        .is_some_and(|since| since + HEALTH_INTERVAL <= self.now)
+            };
+            let is_up = member.id == data.id || self.connected_since(leader, cluster.0, id).is_some();
+            let up = voters(&data.conf).filter(|other| active(other)).count();
+            if is_up && up.saturating_sub(1) < 1 + (voters(&data.conf).count() - 1) / 2 {
+                return Err("etcdserver: unhealthy cluster".into());
+            }
+        }
+        self.change(leader, Change::Remove(id))
+    }
+
+    pub(crate) fn update_url(&mut self, cluster: ClusterId, id: MemberId, url: &str) -> Result<(), Refused> {
+        let leader = self.leader_for_operator(cluster)?;
+        self.change(leader, Change::Url(id, url.to_owned()))
+    }
+
+    pub(crate) fn move_leader(&mut self, cluster: ClusterId, from: MemberId, to: MemberId) -> Result<(), Refused> {
+        let leader = self.leader_for_operator(cluster)?;
+        let data = self.data_of(leader).ok_or("no data")?;
+        if data.id != from {
+            return Err("etcdserver: not leader".into());
+        }
+        let voter = voters(&data.conf).any(|member| member.id == to);
+        let target = self.process_of(cluster.0, to).filter(|target| self.connected(leader, *target));
+        let (true, Some(target)) = (voter, target) else {
+            return Err("etcdserver: bad leader transferee".into());
+        };
+        if self.processes[&target].slow_until > self.now {
+            return Err("etcdserver: request timed out, leader transfer took too long".into());
+        }
+        self.replicate(leader);
+        if self.hand_over(leader, target) {
+            Ok(())
+        } else {
+            Err("etcdserver: request timed out, leader transfer took too long".into())
+        }
+    }
+
+    pub(crate) fn disarm(&mut self, cluster: ClusterId, id: MemberId, alarm: Alarm) -> Result<(), Refused> {
+        self.leader_for_operator(cluster)?;
+        for volume in self.volumes.values_mut() {
+            if let Some(data) = &mut volume.data
+                && data.id == id
+                && data.alarm == Some(alarm)
+            {
+                data.alarm = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// The client: one write a tick through whoever leads the user's cluster.
+    pub(crate) fn client_writes(&mut self) {
+        let leader = self.processes.iter().find_map(|(id, process)| {
+            (process.owner == self.ledger.owner && process.leads)
+                .then(|| self.data_of(*id).and_then(|data| self.leader_of(data.cluster)))?
+        });
+        let Some(leader) = leader else { return };
+        let full = self.volumes.values().any(|volume| {
+            volume.data.as_ref().is_some_and(|data| data.alarm == Some(Alarm::NoSpace))
+        });
+        if full || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
+            return;
+        }
+        if self.propose(leader, What::Write) {
+            self.ledger.acknowledged.insert(self.serial);
+        }
+    }
+
+    /// The cluster's version follows its oldest member, once all are there.
+    pub(crate) fn follow_version(&mut self) {
+        let conf = self.ledger.conf.clone();
+        if conf.is_empty() {
+            return;
+        }
+        let versions: Vec<u64> = voters(&conf)
+            .filter_map(|member| {
+                let process = self.processes.iter().find(|(id, process)| {
+                    process.serves && self.data_of(**id).is_some_and(|data| data.id == member.id)
+                })?;
+                Some(process.1.version.minor())
+            })
+            .collect();
+        if versions.len() < quorum(&conf).max(voters(&conf).count()) {
+            return;
+        }
+        let oldest = versions.iter().copied().min().unwrap_or(0);
+        match self.ledger.downgrade {
+            Some(target) if versions.iter().all(|minor| *minor == target) => self.ledger.downgrade = None,
+            Some(_) => {}
+            None => self.ledger.floor = self.ledger.floor.max(oldest),
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! What goes wrong, drawn from the seed, and the end of it.
+
+use stateward_plan::etcd::{Alarm, ClusterId, LaunchKind, MemberId, MemberName};
+
+use crate::kube::node_name;
+use crate::queue::{Event, Id, Ms};
+use crate::raft::voters;
+use crate::sim::Sim;
+
+impl Sim<'_> {
+    /// The next fault or edit, until there were enough.
+    pub(crate) fn next_fault(&mut self) {
+        if self.calm {
+            return;
+        }
+        if self.profile.faults == 0 {
+            let rest = self.dice.between(0, 20_000);
+            self.queue.at(self.now + rest, Event::Calm);
+            return;
+        }
+        self.profile.faults -= 1;
+        let of_the_world = self.profile.infrastructure && (!self.profile.edits || self.dice.per_mille(600));
+        if of_the_world {
+            self.draw_fault();
+        } else if self.profile.edits {
+            self.draw_edit();
+        }
+        // Some come close after another, in the middle of what the first one set off.
+        let gap = self.dice.between(1, self.profile.fault_gap);
+        self.queue.at(self.now + gap, Event::Fault);
+    }
+
+    fn draw_fault(&mut self) {
+        let long = self.dice.between(500, 60_000);
+        match self.dice.between(0, 27) {
+            0 | 1 => self.crash_a_process(),
+            2 => self.with_a_process(|sim, id| {
+                let name = sim.processes[&id].name.clone();
+                sim.tell(|| format!("fault: {name} is frozen for {long} ms"));
+                if let Some(process) = sim.processes.get_mut(&id) {
+                    process.frozen_until = sim.now + long;
+                }
+            }),
+            3 => self.with_a_process(|sim, id| {
+                let name = sim.processes[&id].name.clone();
+                sim.tell(|| format!("fault: {name} is slow for {long} ms"));
+                if let Some(process) = sim.processes.get_mut(&id) {
+                    process.slow_until = sim.now + long;
+                }
+            }),
+            4 | 5 => {
+                let node = self.dice.index(self.nodes.len());
+                let back = self.dice.between(1000, 200_000);
+                self.node_down(node);
+                self.queue.at(self.now + back, Event::NodeBack(node));
+            }
+            6 => self.node_gone(),
+            7 => {
+                let node = self.dice.index(self.nodes.len());
+                if self.nodes[node].obeys() {
+                    let back = self.dice.between(1000, 400_000);
+                    self.tell(|| format!("fault: {} is cut off from the API for {back} ms", node_name(node)));
+                    self.nodes[node].cut_from_api = true;
+                    self.node_away(node);
+                    self.queue.at(self.now + back, Event::NodeBack(node));
+                }
+            }
+            8 | 9 => {
+                for node in 0..self.nodes.len() {
+                    self.nodes[node].side = u8::from(self.dice.per_mille(300));
+                }
+                let sides: Vec<String> = self.nodes.iter().map(|node| node.side.to_string()).collect();
+                self.tell(|| format!("fault: the network is cut in two for {long} ms: sides {}", sides.join(" ")));
+                self.queue.at(self.now + long, Event::Reconnect);
+            }
+            10 => {
+                let node = self.dice.index(self.nodes.len());
+                self.tell(|| format!("fault: the operator does not reach {} for {long} ms", node_name(node)));
+                self.nodes[node].cut_from_operator = true;
+                self.queue.at(self.now + long, Event::Reconnect);
+            }
+            11 => self.wipe_a_volume(),
+            12 => self.corrupt_a_volume(),
+            13 => self.raise_alarm(Alarm::Corrupt),
+            14 => self.raise_alarm(Alarm::NoSpace),
+            15 => self.evict_one(),
+            16 | 17 => {
+                if let Some(pod) = self.some_pod()
+                    && self.may_lose_pod(&pod)
+                {
+                    self.tell(|| format!("user: deletes pod {pod}"));
+                    self.delete_pod(&pod, None);
+                }
+            }
+            18 => self.delete_all_pods(),
+            19 | 20 => self.delete_pod_and_claim(),
+            21 => self.lose_a_claim(),
+            22 => {
+                self.tell(|| "user: deletes the services".into());
+                self.kube.services = None;
+                self.kube.changed = true;
+            }
+            23 => {
+                let node = self.dice.index(self.nodes.len());
+                self.tell(|| format!("fault: {} cannot pull images for {long} ms", node_name(node)));
+                self.nodes[node].no_images_until = self.now + long;
+            }
+            24 => self.with_a_process(|sim, id| {
+                let process = sim.processes[&id].clone();
+                sim.tell(|| format!("fault: {} crashes again and again for {} ms", process.name, long * 4));
+                if let Some(volume) = sim.volumes.get_mut(&process.volume) {
+                    volume.crashes_until = sim.now + long * 4;
+                }
+                sim.container_ends(id, 2, "signal: out of memory");
+            }),
+            25 => self.pass_leadership(),
+            26 => {
+                let index = usize::from(!self.operators[0].leads);
+                self.operators[index].stale_until = self.now + long / 4;
+                self.tell(|| format!("fault: the caches of the operator stand still for {} ms", long / 4));
+                if self.dice.per_mille(500) {
+                    self.operators[index].dies_in = Some(self.dice.between(0, 6) as u32);
+                }
+            }
+            _ => {
+                if self.dice.per_mille(500) {
+                    self.mark_to_leave();
+                } else {
+                    self.add_a_stranger();
+                }
+            }
+        }
+    }
+
+    fn with_a_process(&mut self, act: impl FnOnce(&mut Self, Id)) {
+        let ids: Vec<Id> = self.processes.keys().copied().collect();
+        if let Some(id) = self.dice.pick(&ids).copied() {
+            act(self, id);
+        }
+    }
+
+    fn crash_a_process(&mut self) {
+        self.with_a_process(|sim, id| sim.container_ends(id, 137, "killed"));
+    }
+
+    fn some_pod(&mut self) -> Option<MemberName> {
+        let names: Vec<MemberName> = self.kube.now.pods.keys().cloned().collect();
+        self.dice.pick(&names).cloned()
+    }
+
+    /// The member whose data is on this volume may lose it without a majority being lost.
+    fn may_lose(&self, volumes: &[Id]) -> bool {
+        if self.profile.catastrophes {
+            return true;
+        }
+        let all = voters(&self.ledger.conf).count();
+        let lives = voters(&self.ledger.conf)
+            .filter(|line| {
+                self.volumes.iter().any(|(id, volume)| {
+                    !volumes.contains(id)
+                        && !volume.corrupt
+                        && volume.data.as_ref().is_some_and(|data| data.id == line.id && data.alarm != Some(Alarm::Corrupt))
+                })
+            })
+            .count();
+        lives > all / 2 && all > 0
+    }
+
+    fn may_lose_pod(&self, name: &MemberName) -> bool {
+        let Some(pod) = self.kube.now.pods.get(name) else { return false };
+        pod.durable || pod.volume.is_some_and(|volume| self.may_lose(&[volume]))
+    }
+
+    pub(crate) fn lose_volume(&mut self, volume: Id, by_operator: bool) {
+        self.volumes.remove(&volume);
+        self.judge_loss(by_operator);
+    }
+
+    pub(crate) fn node_down(&mut self, node: usize) {
+        if !self.nodes[node].obeys() {
+            return;
+        }
+        let ephemeral: Vec<Id> = self
+            .kube
+            .now
+            .pods
+            .values()
+            .filter(|pod| pod.node == Some(node) && !pod.durable)
+            .filter_map(|pod| pod.volume)
+            .collect();
+        if !ephemeral.is_empty() && !self.may_lose(&ephemeral) {
+            return;
+        }
+        self.tell(|| format!("fault: {} is down", node_name(node)));
+        self.nodes[node].down = true;
+        self.processes.retain(|_, process| process.node != node);
+        // Memory is empty after a restart; the kubelet ends such pods when it is back.
+        for volume in ephemeral {
+            if let Some(volume) = self.volumes.get_mut(&volume) {
+                volume.data = None;
+            }
+        }
+        self.judge_loss(false);
+        self.node_away(node);
+    }
+
+    fn node_gone(&mut self) {
+        let node = self.dice.index(self.nodes.len());
+        let left = self.nodes.iter().filter(|node| !node.gone).count();
+        let on_it: Vec<Id> = self.volumes.iter().filter(|(_, volume)| volume.node == Some(node)).map(|(id, _)| *id).collect();
+        if left <= 2 || !self.nodes[node].obeys() || !self.may_lose(&on_it) {
+            return;
+        }
+        self.tell(|| format!("fault: {} is gone for good", node_name(node)));
+        self.nodes[node].down = true;
+        self.nodes[node].gone = true;
+        self.processes.retain(|_, process| process.node != node);
+        for volume in on_it {
+            if let Some(volume) = self.volumes.get_mut(&volume) {
+                volume.data = None;
+            }
+        }
+        self.judge_loss(false);
+        self.node_away(node);
+    }
+
+    /// Members that may lose their data now: they are sealed, so nothing that starts empty may vote.
+    fn some_sealed(&mut self) -> Option<(Id, Id)> {
+        let pods: Vec<(Id, Id)> = self
+            .kube
+            .now
+            .pods
+            .values()
+            .filter(|pod| pod.shown.launch == LaunchKind::Sealed)
+            .filter_map(|pod| Some((pod.id, pod.volume?)))
+            .filter(|(_, volume)| self.may_lose(&[*volume]))
+            .collect();
+        self.dice.pick(&pods).copied()
+    }
+
+    fn wipe_a_volume(&mut self) {
+        if let Some((pod, volume)) = self.some_sealed() {
+            self.wipe(pod, volume);
+        }
+    }
+
+    pub(crate) fn wipe(&mut self, pod: Id, volume: Id) {
+        let name = self.kube.pod(pod).map(|pod| pod.name.clone());
+        self.tell(|| format!("fault: the volume of {} is emptied", name.map_or_else(String::new, |name| name.0)));
+        if let Some(volume) = self.volumes.get_mut(&volume) {
+            volume.data = None;
+        }
+        self.judge_loss(false);
+        self.container_ends(pod, 137, "killed");
+    }
+
+    fn corrupt_a_volume(&mut self) {
+        let Some((pod, volume)) = self.some_sealed() else { return };
+        let name = self.kube.pod(pod).map(|pod| pod.name.clone());
+        self.tell(|| format!("fault: the data of {} is broken", name.map_or_else(String::new, |name| name.0)));
+        if let Some(volume) = self.volumes.get_mut(&volume) {
+            volume.corrupt = true;
+        }
+        self.judge_loss(false);
+        self.container_ends(pod, 137, "killed");
+    }
+
+    fn raise_alarm(&mut self, alarm: Alarm) {
+        let Some((pod, volume)) = self.some_sealed() else { return };
+        let name = self.kube.pod(pod).map(|pod| pod.name.clone());
+        self.tell(|| format!("fault: etcd raises {alarm:?} for {}", name.map_or_else(String::new, |name| name.0)));
+        if let Some(data) = self.volumes.get_mut(&volume).and_then(|volume| volume.data.as_mut()) {
+            data.alarm = Some(alarm);
+        }
+        self.judge_loss(false);
+    }
+
+    fn evict_one(&mut self) {
+        let Some(name) = self.some_pod().filter(|name| self.may_lose_pod(name)) else {
+            return;
+        };
+        let Some(pod) = self.kube.now.pods.get(&name).cloned() else { return };
+        self.tell(|| format!("fault: pod {name} is evicted"));
+        self.processes.remove(&pod.id);
+        self.kube.change_pod(pod.id, |pod| {
+            pod.shown.ended = true;
+            pod.shown.running = false;
+            pod.shown.ready = false;
+        });
+        if !pod.durable
+            && let Some(volume) = pod.volume
+        {
+            self.lose_volume(volume, false);
+        }
+    }
+
+    fn delete_all_pods(&mut self) {
+        let names: Vec<MemberName> = self.kube.now.pods.keys().cloned().collect();
+        if self.kube.now.pods.values().any(|pod| !pod.durable) && !self.profile.catastrophes {
+            return;
+        }
+        self.tell(|| "user: deletes all pods".into());
+        for name in names {
+            self.delete_pod(&name, None);
+        }
+    }
+
+    fn delete_pod_and_claim(&mut self) {
+        let names: Vec<MemberName> = self.kube.now.claims.keys().cloned().collect();
+        let Some(name) = self.dice.pick(&names).cloned() else { return };
+        let volume = self.kube.now.claims.get(&name).and_then(|claim| claim.volume);
+        if volume.is_some_and(|volume| !self.may_lose(&[volume])) {
+            return;
+        }
+        self.tell(|| format!("user: deletes pod and claim {name}"));
+        self.delete_claim(&name);
+        self.delete_pod(&name, None);
+        // What is doomed counts as lost from now on.
+        if let Some(volume) = volume.and_then(|volume| self.volumes.get_mut(&volume)) {
+            volume.corrupt = true;
+        }
+        self.judge_loss(false);
+        if let Some(volume) = volume.and_then(|volume| self.volumes.get_mut(&volume)) {
+            volume.corrupt = false;
+        }
+    }
+
+    fn lose_a_claim(&mut self) {
+        let Some((pod, volume)) = self.some_sealed() else { return };
+        let Some(name) = self.kube.pod(pod).filter(|pod| pod.durable).map(|pod| pod.name.clone()) else {
+            return;
+        };
+        self.tell(|| format!("fault: the volume behind the claim of {name} is gone"));
+        self.kube.change_claim(&name, |claim| claim.shown.lost = true);
+        if let Some(volume) = self.volumes.get_mut(&volume) {
+            volume.data = None;
+        }
+        self.judge_loss(false);
+        self.container_ends(pod, 137, "killed");
+    }
+
+    fn mark_to_leave(&mut self) {
+        if let Some(name) = self.some_pod()
+            && let Some(pod) = self.kube.now.pods.get(&name).cloned()
+        {
+            self.tell(|| format!("user: marks {name} to leave"));
+            self.kube.change_pod(pod.id, |pod| pod.shown.marked_to_leave = true);
+        }
+    }
+
+    /// Somebody adds a learner of their own with etcdctl.
+    fn add_a_stranger(&mut self) {
+        let cluster = self.processes.keys().find_map(|id| Some(self.data_of(*id)?.cluster));
+        let known = self.ledger.conf.iter().any(|line| line.peer_urls.iter().any(|url| url.contains("elsewhere")));
+        if let Some(cluster) = cluster
+            && !known
+            && self.add_member(ClusterId(cluster), "http://elsewhere:2380", true).is_ok()
+        {
+            self.tell(|| "user: adds a learner of their own with etcdctl".into());
+        }
+    }
+
+    /// The stranger goes as it came.
+    fn remove_strangers(&mut self) {
+        let strangers: Vec<MemberId> = self
+            .ledger
+            .conf
+            .iter()
+            .filter(|line| line.peer_urls.iter().any(|url| url.contains("elsewhere")))
+            .map(|line| line.id)
+            .collect();
+        let cluster = self.processes.keys().find_map(|id| Some(self.data_of(*id)?.cluster));
+        for id in strangers {
+            if let Some(cluster) = cluster
+                && self.remove_member(ClusterId(cluster), id).is_ok()
+            {
+                self.tell(|| "user: removes the learner of their own".into());
+            }
+        }
+    }
+
+    /// Faults stop. What is lost stays lost, everything else is made whole, and the user wants something sensible.
+    pub(crate) fn calm_down(&mut self) {
+        self.tell(|| "faults stop".into());
+        self.calm = true;
+        self.take_back();
+        if self.dice.per_mille(700) {
+            self.remove_strangers();
+        }
+        self.reconnect();
+        for node in 0..self.nodes.len() {
+            self.nodes[node].no_images_until = 0;
+            self.node_back(node);
+        }
+        let now: Ms = self.now;
+        for process in self.processes.values_mut() {
+            process.frozen_until = process.frozen_until.min(now);
+            process.slow_until = process.slow_until.min(now);
+            process.crashes_until = 0;
+        }
+        for volume in self.volumes.values_mut() {
+            volume.crashes_until = 0;
+        }
+        let old: Vec<MemberName> = self
+            .kube
+            .now
+            .claims
+            .iter()
+            .filter(|(_, claim)| claim.owner != self.ledger.owner)
+            .map(|(name, _)| name.clone())
+            .collect();
+        if !old.is_empty() && self.dice.per_mille(500) {
+            self.edit(|intent| intent.ignore_old_claims = true);
+        } else {
+            for claim in old {
+                self.delete_claim(&claim);
+            }
+        }
+        self.queue.at(self.now + 1000, Event::Collect);
+        for index in 0..self.operators.len() {
+            self.operators[index].stale_until = 0;
+            self.operators[index].dies_in = None;
+            self.revive_operator(index);
+        }
+        if self.operators.iter().all(|operator| !operator.leads) {
+            self.operators[0].leads = true;
+        }
+        self.yield_leadership(1);
+        let soon = self.now + 10;
+        self.wake_operator(0, soon);
+        self.wake_operator(1, soon);
+    }
+}

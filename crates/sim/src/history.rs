@@ -1,0 +1,166 @@
+//! One history: a cluster is created, things go wrong, things calm down, and in the end all is as wished.
+
+use stateward_plan::etcd::{Plan, World};
+
+use crate::dice::Dice;
+use crate::kube::Cluster;
+use crate::profile::Profile;
+use crate::queue::{Event, Ms};
+use crate::rules::{name, not_as_wished};
+use crate::sim::{Sim, Violation};
+use crate::subject::Subject;
+use crate::user::wish;
+
+/// So long after the last fault a cluster may take to come to rest.
+const PATIENCE: Ms = 40 * 60_000;
+/// So long it must stay at rest.
+const REST: Ms = 45_000;
+
+/// What came of one history.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its seed.
+    pub seed: u64,
+    /// The rule it broke, if it broke one.
+    pub broken: Option<Violation>,
+    /// How many rounds operators did.
+    pub rounds: u64,
+    /// Virtual milliseconds.
+    pub time: u64,
+    /// Writes that a client got an acknowledgement for.
+    pub writes: usize,
+    /// It ended at rest, and not with a majority lost and words about it.
+    pub at_rest: bool,
+    /// What happened, when it was asked for.
+    pub story: Vec<String>,
+}
+
+/// Runs the history of a seed.
+pub fn run(subject: &Subject, seed: u64) -> Outcome {
+    history(subject, seed, false)
+}
+
+/// Runs the history of a seed and tells it.
+pub fn replay(subject: &Subject, seed: u64) -> Outcome {
+    history(subject, seed, true)
+}
+
+fn history(subject: &Subject, seed: u64, tell: bool) -> Outcome {
+    let mut dice = Dice::new(seed);
+    let profile = Profile::draw(&mut dice);
+    let intent = wish(&mut dice);
+    let first = dice.between(0, 40_000);
+    let mut sim = Sim::new(seed, profile, subject, tell);
+    let line = format!("{:?}", sim.profile);
+    sim.tell(|| line);
+    sim.create_cluster(intent);
+    sim.wake_operator(0, 5);
+    sim.queue.at(first, Event::Fault);
+    while !sim.calm && sim.step(Ms::MAX) {}
+    sim.come_to_rest();
+    if sim.settled.is_some() && sim.broken.is_none() && sim.last_exam() {
+        sim.come_to_rest();
+    }
+    Outcome {
+        seed,
+        rounds: sim.rounds,
+        time: sim.now,
+        writes: sim.ledger.acknowledged.len(),
+        at_rest: sim.settled.is_some(),
+        story: sim.take_story(),
+        broken: sim.broken,
+    }
+}
+
+impl Sim<'_> {
+    /// Runs until all has been as wished for a while, or for longer than can be waited.
+    pub(crate) fn come_to_rest(&mut self) {
+        let until = self.now + PATIENCE;
+        self.settled = None;
+        while self.step(until) {
+            if self.settled.is_some_and(|since| since + REST <= self.now) {
+                return;
+            }
+        }
+        if self.broken.is_none() && !self.excused() {
+            let words = self
+                .kube
+                .now
+                .cluster
+                .as_ref()
+                .and_then(|cluster| cluster.report.as_ref())
+                .map_or_else(String::new, |report| report.waiting.clone());
+            self.break_rule(name::CONVERGES, format!("it did not within {} min; the status says: {words}", PATIENCE / 60_000));
+        }
+    }
+
+    /// A majority of volumes is gone and the status says so: nothing more can be asked.
+    fn excused(&self) -> bool {
+        let report = self.kube.now.cluster.as_ref().and_then(|cluster| cluster.report.as_ref());
+        self.ledger.majority_lost && report.is_some_and(|report| !report.waiting.is_empty())
+    }
+
+    /// In a calm world, is everything as wished, with nothing left to do or to write?
+    pub(crate) fn check_settled(&mut self, cluster: &Cluster, world: &World, plan: &Plan) {
+        if !self.calm {
+            return;
+        }
+        let silent = plan.effects.is_empty() && plan.record == cluster.record && cluster.report.as_ref() == Some(&plan.report);
+        let differs = self.differs(cluster, world);
+        if silent && differs.is_none() {
+            if self.settled.is_none() {
+                self.settled = Some(self.now);
+                self.tell(|| "everything is as wished".into());
+            }
+        } else if self.settled.take().is_some() {
+            let why = differs.unwrap_or_else(|| {
+                let effects: Vec<String> = plan.effects.iter().map(ToString::to_string).collect();
+                format!("the plan is not empty or the record changes: {}", effects.join("; "))
+            });
+            self.break_rule(name::CONVERGES, format!("it was at rest and did not stay so: {why}"));
+        }
+    }
+
+    fn differs(&self, cluster: &Cluster, world: &World) -> Option<String> {
+        let intent = &cluster.intent;
+        if let Some(why) = not_as_wished(intent, world) {
+            return Some(why);
+        }
+        if intent.hibernate {
+            return None;
+        }
+        let target = cluster.record.current.as_ref();
+        if let Some(pod) = world.pods.values().find(|pod| Some(&pod.version) != target) {
+            return Some(format!("a pod runs {}", pod.version));
+        }
+        let services = &world.services;
+        let made = services.peer.as_deref() == Some("p") && services.client.as_deref() == Some("c") && services.budget.as_deref() == Some("b");
+        if !made {
+            return Some("a service is missing".into());
+        }
+        None
+    }
+
+    /// All is well. A member that loses its data now must be replaced, and must not come back without its memory.
+    fn last_exam(&mut self) -> bool {
+        let voters = self.ledger.conf.iter().filter(|line| !line.learner).count();
+        if voters < 3 || !self.dice.per_mille(300) {
+            return false;
+        }
+        let leader = self.processes.iter().find(|(_, process)| process.leads).map(|(id, _)| *id);
+        let followers: Vec<_> = self
+            .kube
+            .now
+            .pods
+            .values()
+            .filter(|pod| Some(pod.id) != leader && pod.owner == self.ledger.owner)
+            .filter_map(|pod| Some((pod.id, pod.volume?)))
+            .collect();
+        let Some((pod, volume)) = self.dice.pick(&followers).copied() else {
+            return false;
+        };
+        self.tell(|| "the last exam".into());
+        self.wipe(pod, volume);
+        true
+    }
+}

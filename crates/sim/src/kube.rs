@@ -1,0 +1,168 @@
+//! The Kubernetes API as the operator meets it: objects with UIDs and a resource version, and their past, which a stale
+//! cache still shows.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use jiff::Timestamp;
+use stateward_plan::etcd::{Claim, Intent, Launch, MemberName, Pod, Record, Report, Services, Uid};
+
+use crate::queue::{Id, Ms};
+
+/// The custom resource.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    pub(crate) id: Id,
+    pub(crate) version: u64,
+    pub(crate) intent: Intent,
+    pub(crate) record: Record,
+    pub(crate) report: Option<Report>,
+}
+
+#[derive(Clone)]
+pub(crate) struct PodObject {
+    pub(crate) id: Id,
+    pub(crate) name: MemberName,
+    /// The cluster object that owns it.
+    pub(crate) owner: Id,
+    /// What the API shows.
+    pub(crate) shown: Pod,
+    pub(crate) launch: Launch,
+    pub(crate) durable: bool,
+    pub(crate) volume: Option<Id>,
+    pub(crate) node: Option<usize>,
+    /// The operator, not the user or Kubernetes, asked for its deletion.
+    pub(crate) by_operator: bool,
+}
+
+#[derive(Clone)]
+pub(crate) struct ClaimObject {
+    pub(crate) id: Id,
+    pub(crate) owner: Id,
+    pub(crate) shown: Claim,
+    pub(crate) volume: Option<Id>,
+}
+
+pub(crate) type Pods = BTreeMap<MemberName, Rc<PodObject>>;
+pub(crate) type Claims = BTreeMap<MemberName, Rc<ClaimObject>>;
+pub(crate) type DeadNodes = BTreeMap<String, Timestamp>;
+
+/// The state of the API at one moment; cheap to keep.
+#[derive(Clone, Default)]
+pub(crate) struct Shown {
+    pub(crate) cluster: Option<Rc<Cluster>>,
+    pub(crate) pods: Rc<Pods>,
+    pub(crate) claims: Rc<Claims>,
+    pub(crate) dead_nodes: Rc<DeadNodes>,
+}
+
+/// How many past states a restarted operator may still be shown.
+const PAST: usize = 24;
+
+#[derive(Default)]
+pub(crate) struct Kube {
+    pub(crate) now: Shown,
+    /// Who owns the services and the budget, and what they are made of.
+    pub(crate) services: Option<(Id, Services)>,
+    pub(crate) past: VecDeque<Shown>,
+    /// Something changed since the operators were last told.
+    pub(crate) changed: bool,
+    last_id: Id,
+    last_version: u64,
+}
+
+pub(crate) fn uid(id: Id) -> Uid {
+    Uid(format!("u{id}"))
+}
+
+impl Kube {
+    pub(crate) fn new_id(&mut self) -> Id {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub(crate) fn new_version(&mut self) -> u64 {
+        self.last_version += 1;
+        self.last_version
+    }
+
+    /// Keeps the present for those who are behind.
+    pub(crate) fn keep(&mut self) {
+        if self.past.len() == PAST {
+            self.past.pop_front();
+        }
+        self.past.push_back(self.now.clone());
+    }
+
+    pub(crate) fn cluster_mut(&mut self) -> Option<&mut Cluster> {
+        self.changed = true;
+        let version = self.new_version();
+        let cluster = Rc::make_mut(self.now.cluster.as_mut()?);
+        cluster.version = version;
+        Some(cluster)
+    }
+
+    pub(crate) fn pod(&self, id: Id) -> Option<&Rc<PodObject>> {
+        self.now.pods.values().find(|pod| pod.id == id)
+    }
+
+    pub(crate) fn change_pod(&mut self, id: Id, change: impl FnOnce(&mut PodObject)) {
+        let found = Rc::make_mut(&mut self.now.pods).values_mut().find(|pod| pod.id == id);
+        if let Some(pod) = found {
+            change(Rc::make_mut(pod));
+            self.changed = true;
+        }
+    }
+
+    pub(crate) fn change_claim(&mut self, name: &MemberName, change: impl FnOnce(&mut ClaimObject)) {
+        if let Some(claim) = Rc::make_mut(&mut self.now.claims).get_mut(name) {
+            change(Rc::make_mut(claim));
+            self.changed = true;
+        }
+    }
+
+    pub(crate) fn pods_mut(&mut self) -> &mut Pods {
+        self.changed = true;
+        Rc::make_mut(&mut self.now.pods)
+    }
+
+    pub(crate) fn claims_mut(&mut self) -> &mut Claims {
+        self.changed = true;
+        Rc::make_mut(&mut self.now.claims)
+    }
+
+    pub(crate) fn dead_nodes_mut(&mut self) -> &mut DeadNodes {
+        self.changed = true;
+        Rc::make_mut(&mut self.now.dead_nodes)
+    }
+}
+
+/// A node, its kubelet and its network.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Node {
+    /// It is powered off or broken.
+    pub(crate) down: bool,
+    /// It never comes back.
+    pub(crate) gone: bool,
+    /// Its kubelet cannot reach the API.
+    pub(crate) cut_from_api: bool,
+    /// The operator cannot reach its pods.
+    pub(crate) cut_from_operator: bool,
+    /// Pods reach each other only on the same side.
+    pub(crate) side: u8,
+    /// Counts absences, so that an old alarm does not ring in a new one.
+    pub(crate) absence: u32,
+    /// Images cannot be pulled until then.
+    pub(crate) no_images_until: Ms,
+}
+
+impl Node {
+    /// Its kubelet does what the API says.
+    pub(crate) fn obeys(&self) -> bool {
+        !self.down && !self.cut_from_api
+    }
+}
+
+pub(crate) fn node_name(index: usize) -> String {
+    format!("node-{index}")
+}

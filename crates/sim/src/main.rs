@@ -1,0 +1,80 @@
+//! `sim`: runs histories of the planner and tells the one that broke a rule.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use stateward_sim::{REAL, replay, run_many};
+
+/// Simulated histories of the planner, with faults drawn from seeds
+#[derive(Parser)]
+#[command(name = "sim")]
+struct Arguments {
+    /// How many histories to run
+    #[arg(long, default_value_t = 20_000)]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Tell the history of this seed, line by line
+    #[arg(long)]
+    replay: Option<u64>,
+    /// Stop after so many broken histories
+    #[arg(long, default_value_t = 20)]
+    enough: usize,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(seed) = arguments.replay {
+        return tell(seed);
+    }
+    let start = Instant::now();
+    let summary = run_many(&REAL, arguments.from, arguments.seeds, arguments.enough);
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{} histories in {seconds:.1} s ({:.0}/s): {} rounds, {:.0} virtual hours, {} acknowledged writes; {} came to rest, {} lost a majority of volumes and said so",
+        summary.histories,
+        summary.histories as f64 / seconds,
+        summary.rounds,
+        summary.hours,
+        summary.writes,
+        summary.at_rest,
+        summary.histories - summary.at_rest - summary.broken.len() as u64,
+    );
+    let mut by_rule: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for (seed, outcome) in &summary.broken {
+        if let Some(broken) = &outcome.broken {
+            by_rule.entry(broken.rule).or_default().push(*seed);
+            println!("seed {seed}: {}: {}", broken.rule, broken.what);
+        }
+    }
+    for (rule, seeds) in &by_rule {
+        println!("{} broke \"{rule}\"", seeds.len());
+    }
+    match summary.broken.keys().next() {
+        None => ExitCode::SUCCESS,
+        Some(seed) => {
+            println!("tell it with: ./x sim --replay {seed}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn tell(seed: u64) -> ExitCode {
+    let outcome = replay(&REAL, seed);
+    for line in &outcome.story {
+        println!("{line}");
+    }
+    match outcome.broken {
+        None => {
+            println!("seed {seed} keeps every rule");
+            ExitCode::SUCCESS
+        }
+        Some(broken) => {
+            println!("seed {seed} broke \"{}\": {}", broken.rule, broken.what);
+            ExitCode::FAILURE
+        }
+    }
+}

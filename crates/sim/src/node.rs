@@ -1,0 +1,405 @@
+//! Scheduler, kubelets, volumes and garbage collection, as far as a member notices them.
+
+use std::rc::Rc;
+
+use stateward_plan::etcd::{Blocked, Exit, Launch, LaunchKind, MemberName, Pod, Stop};
+
+use crate::kube::{ClaimObject, PodObject, node_name, uid};
+use crate::queue::{Event, Id, Ms, stamp};
+use crate::sim::{Process, Sim, Volume};
+
+/// Kubernetes holds a node for dead after this silence.
+const NODE_GRACE: Ms = 40_000;
+/// Its pods are evicted after this one.
+const EVICTION: Ms = 300_000;
+/// A kubelet's longest pause between restarts (shorter than the default of 5 minutes, to keep histories short).
+const LONGEST_BACKOFF: Ms = 80_000;
+
+impl Sim<'_> {
+    pub(crate) fn create_pod(&mut self, owner: Id, name: &MemberName, launch: Launch, shown: Pod, durable: bool) -> Result<(), String> {
+        if self.kube.now.pods.contains_key(name) {
+            return Err(format!("pods \"{name}\" already exists"));
+        }
+        let id = self.kube.new_id();
+        let mut shown = shown;
+        shown.uid = uid(id);
+        let pod = PodObject {
+            id,
+            name: name.clone(),
+            owner,
+            shown,
+            launch,
+            durable,
+            volume: None,
+            node: None,
+            by_operator: false,
+        };
+        self.kube.pods_mut().insert(name.clone(), Rc::new(pod));
+        let delay = self.dice.between(5, 100);
+        self.queue.at(self.now + delay, Event::Schedule(id));
+        Ok(())
+    }
+
+    pub(crate) fn create_claim(&mut self, owner: Id, name: &MemberName, bytes: u64) -> Result<(), String> {
+        if self.kube.now.claims.contains_key(name) {
+            return Err(format!("persistentvolumeclaims \"{name}\" already exists"));
+        }
+        let id = self.kube.new_id();
+        let claim = ClaimObject {
+            id,
+            owner,
+            volume: None,
+            shown: stateward_plan::etcd::Claim {
+                uid: uid(id),
+                bound: false,
+                terminating: false,
+                problem: None,
+                requested: bytes,
+                lost: false,
+                created: stamp(self.now),
+            },
+        };
+        self.kube.claims_mut().insert(name.clone(), Rc::new(claim));
+        Ok(())
+    }
+
+    fn block(&mut self, pod: Id, reason: &str, message: &str, retry: Option<Event>) {
+        let same = self
+            .kube
+            .pod(pod)
+            .is_some_and(|pod| pod.shown.blocked.as_ref().is_some_and(|blocked| blocked.reason == reason && blocked.message == message));
+        if !same {
+            self.kube.change_pod(pod, |pod| {
+                pod.shown.blocked = Some(Blocked {
+                    reason: reason.into(),
+                    message: message.into(),
+                });
+            });
+        }
+        if let Some(event) = retry {
+            let pause = self.dice.between(1000, 4000);
+            self.queue.at(self.now + pause, event);
+        }
+    }
+
+    pub(crate) fn schedule_pod(&mut self, id: Id) {
+        let Some(pod) = self.kube.pod(id).cloned() else { return };
+        if pod.shown.terminating || pod.node.is_some() {
+            return;
+        }
+        let again = Some(Event::Schedule(id));
+        if pod.shown.template.contains("bad-selector") {
+            return self.block(id, "Unschedulable", "0 nodes match the node selector", None);
+        }
+        let mut volume = None;
+        let mut pinned = None;
+        if pod.durable {
+            let Some(claim) = self.kube.now.claims.get(&pod.name).cloned() else {
+                return self.block(id, "Unschedulable", "persistentvolumeclaim not found", again);
+            };
+            if claim.shown.terminating || claim.shown.lost {
+                return self.block(id, "Unschedulable", "persistentvolumeclaim is being deleted or lost", again);
+            }
+            volume = claim.volume;
+            pinned = volume.and_then(|volume| self.volumes.get(&volume)).and_then(|volume| volume.node);
+        }
+        let used = |node: usize| self.kube.now.pods.values().filter(|pod| pod.node == Some(node)).count();
+        let fits: Vec<usize> = (0..self.nodes.len())
+            .filter(|node| !self.nodes[*node].gone && !self.kube.now.dead_nodes.contains_key(&node_name(*node)))
+            .filter(|node| pinned.is_none_or(|pinned| pinned == *node))
+            .collect();
+        let fewest = fits.iter().map(|node| used(*node)).min();
+        let best: Vec<usize> = fits.into_iter().filter(|node| Some(used(*node)) == fewest).collect();
+        let Some(&node) = self.dice.pick(&best) else {
+            return self.block(id, "Unschedulable", "no node fits (volume node affinity, or nodes are dead)", again);
+        };
+        let volume = volume.unwrap_or_else(|| {
+            let made = self.kube.new_id();
+            self.volumes.insert(
+                made,
+                Volume {
+                    node: (self.profile.local_volumes || !pod.durable).then_some(node),
+                    ..Volume::default()
+                },
+            );
+            made
+        });
+        if pod.durable {
+            self.kube.change_claim(&pod.name, |claim| {
+                claim.volume = Some(volume);
+                claim.shown.bound = true;
+            });
+        }
+        self.kube.change_pod(id, |pod| {
+            pod.node = Some(node);
+            pod.volume = Some(volume);
+            pod.shown.node = Some(node_name(node));
+            pod.shown.blocked = None;
+        });
+        let delay = self.dice.between(200, self.profile.slowest_start);
+        self.queue.at(self.now + delay, Event::Start(id));
+    }
+
+    pub(crate) fn start_container(&mut self, id: Id) {
+        let Some(pod) = self.kube.pod(id).cloned() else { return };
+        let (Some(node), Some(volume)) = (pod.node, pod.volume) else {
+            return;
+        };
+        if pod.shown.terminating || pod.shown.ended || !self.nodes[node].obeys() || self.processes.contains_key(&id) {
+            return;
+        }
+        if pod.shown.template.contains("bad-image") {
+            return self.block(id, "ImagePullBackOff", "the image does not exist", None);
+        }
+        if self.nodes[node].no_images_until > self.now && !pod.shown.ever_ran {
+            return self.block(id, "ImagePullBackOff", "the registry does not answer", Some(Event::Start(id)));
+        }
+        self.incarnations += 1;
+        let incarnation = self.incarnations;
+        let place = self.volumes.get(&volume);
+        let process = Process {
+            owner: pod.owner,
+            name: pod.name.clone(),
+            node,
+            volume,
+            version: pod.shown.version.clone(),
+            incarnation,
+            joins: pod.shown.launch == LaunchKind::Join && place.is_some_and(|volume| volume.data.is_none()),
+            serves: false,
+            leads: false,
+            hung: false,
+            orphan: false,
+            up_since: self.now,
+            frozen_until: 0,
+            slow_until: 0,
+            crashes_until: place.map_or(0, |volume| volume.crashes_until),
+        };
+        if self.processes.values().any(|other| other.volume == volume) {
+            self.break_rule("two processes on one volume", format!("pod {} starts on a volume in use", pod.name));
+        }
+        self.processes.insert(id, process);
+        self.kube.change_pod(id, |pod| {
+            pod.shown.running = true;
+            pod.shown.ever_ran = true;
+            pod.shown.blocked = None;
+            pod.shown.address = Some(format!("10.0.0.{}", id % 250));
+        });
+        let delay = self.dice.between(100, 1500);
+        self.queue.at(self.now + delay, Event::Boot(id, incarnation));
+    }
+
+    /// A container ended by itself; its kubelet starts it again, later each time.
+    pub(crate) fn container_ends(&mut self, id: Id, code: i32, words: &str) {
+        let Some(process) = self.processes.remove(&id) else { return };
+        self.tell(|| format!("etcd: {} ends with {code}: {words}", process.name));
+        let Some(pod) = self.kube.pod(id).cloned() else { return };
+        let count = pod.shown.restarts + 1;
+        let pause = if count <= 1 {
+            self.dice.between(50, 1000)
+        } else {
+            (10_000_u64 << (count - 2).min(8)).min(LONGEST_BACKOFF)
+        };
+        let at = stamp(self.now);
+        let message = words.to_owned();
+        self.kube.change_pod(id, |pod| {
+            pod.shown.running = false;
+            pod.shown.ready = false;
+            pod.shown.restarts = count;
+            pod.shown.last_exit = Some(Exit { code, message, at });
+            pod.shown.blocked = (count > 1).then(|| Blocked {
+                reason: "CrashLoopBackOff".into(),
+                message: format!("restarting after {} s", pause / 1000),
+            });
+        });
+        self.queue.at(self.now + pause, Event::Start(id));
+    }
+
+    pub(crate) fn delete_pod(&mut self, name: &MemberName, how: Option<Stop>) {
+        let Some(pod) = self.kube.now.pods.get(name).cloned() else { return };
+        let operator = how.is_some();
+        if how == Some(Stop::Force) {
+            self.kube.change_pod(pod.id, |pod| pod.by_operator = true);
+            self.remove_pod(pod.id);
+            return;
+        }
+        if !pod.shown.terminating {
+            self.kube.change_pod(pod.id, |pod| {
+                pod.shown.terminating = true;
+                pod.by_operator = operator;
+            });
+        }
+        if pod.node.is_none() {
+            self.remove_pod(pod.id);
+        } else {
+            let grace = self.dice.between(50, 3000);
+            self.queue.at(self.now + grace, Event::Stopped(pod.id));
+        }
+    }
+
+    pub(crate) fn pod_stopped(&mut self, id: Id) {
+        let Some(pod) = self.kube.pod(id) else { return };
+        if pod.node.is_none_or(|node| self.nodes[node].obeys()) {
+            self.remove_pod(id);
+        }
+    }
+
+    /// The pod object goes; its process too, unless its kubelet cannot hear of it.
+    fn remove_pod(&mut self, id: Id) {
+        let Some(pod) = self.kube.pod(id).cloned() else { return };
+        self.kube.pods_mut().remove(&pod.name);
+        let hears = pod.node.is_none_or(|node| !self.nodes[node].cut_from_api);
+        if hears {
+            self.processes.remove(&id);
+        } else if let Some(process) = self.processes.get_mut(&id) {
+            process.orphan = true;
+        }
+        if !pod.durable
+            && let Some(volume) = pod.volume
+        {
+            self.lose_volume(volume, pod.by_operator);
+        }
+        self.finish_claims();
+    }
+
+    pub(crate) fn delete_claim(&mut self, name: &MemberName) {
+        self.kube.change_claim(name, |claim| claim.shown.terminating = true);
+        self.finish_claims();
+    }
+
+    /// Claims that are being deleted go when no pod uses them any more, and their volumes with them.
+    fn finish_claims(&mut self) {
+        let done: Vec<MemberName> = self
+            .kube
+            .now
+            .claims
+            .iter()
+            .filter(|(name, claim)| claim.shown.terminating && !self.kube.now.pods.get(*name).is_some_and(|pod| pod.durable))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in done {
+            if let Some(volume) = self.kube.claims_mut().remove(&name).and_then(|claim| claim.volume) {
+                self.lose_volume(volume, false);
+            }
+        }
+    }
+
+    /// A node stops answering Kubernetes: it is down, or cut off.
+    pub(crate) fn node_away(&mut self, node: usize) {
+        self.nodes[node].absence += 1;
+        let absence = self.nodes[node].absence;
+        self.queue.at(self.now + NODE_GRACE, Event::NodeSilent(node, absence));
+        self.queue.at(self.now + EVICTION, Event::Evict(node, absence));
+    }
+
+    pub(crate) fn node_given_up(&mut self, node: usize, absence: u32) {
+        if self.nodes[node].obeys() || self.nodes[node].absence != absence {
+            return;
+        }
+        let since = stamp(self.now);
+        self.tell(|| format!("kubernetes: {} is held for dead", node_name(node)));
+        self.kube.dead_nodes_mut().insert(node_name(node), since);
+        for pod in self.pods_on(node) {
+            self.kube.change_pod(pod, |pod| pod.shown.ready = false);
+        }
+    }
+
+    fn pods_on(&self, node: usize) -> Vec<Id> {
+        self.kube.now.pods.values().filter(|pod| pod.node == Some(node)).map(|pod| pod.id).collect()
+    }
+
+    pub(crate) fn evict_pods(&mut self, node: usize, absence: u32) {
+        if self.nodes[node].obeys() || self.nodes[node].absence != absence {
+            return;
+        }
+        for pod in self.pods_on(node) {
+            self.kube.change_pod(pod, |pod| pod.shown.terminating = true);
+        }
+        if self.nodes[node].gone {
+            // The cloud provider takes the node object away; its pods go with it.
+            self.tell(|| format!("kubernetes: {} is removed, its pods with it", node_name(node)));
+            self.kube.dead_nodes_mut().remove(&node_name(node));
+            for pod in self.pods_on(node) {
+                self.remove_pod(pod);
+            }
+        }
+    }
+
+    pub(crate) fn node_back(&mut self, node: usize) {
+        if self.nodes[node].gone || self.nodes[node].obeys() {
+            return;
+        }
+        self.tell(|| format!("{} is back", node_name(node)));
+        let state = &mut self.nodes[node];
+        state.down = false;
+        state.cut_from_api = false;
+        if self.kube.dead_nodes_mut().remove(&node_name(node)).is_some() {
+            let until = self.now + 30_000;
+            let names: Vec<MemberName> =
+                self.kube.now.pods.values().filter(|pod| pod.node == Some(node)).map(|pod| pod.name.clone()).collect();
+            self.ledger.given_up.extend(names.into_iter().map(|name| (name, until)));
+        }
+        self.processes.retain(|_, process| !(process.node == node && process.orphan));
+        for id in self.pods_on(node) {
+            let Some(pod) = self.kube.pod(id).cloned() else { continue };
+            if pod.shown.terminating {
+                self.queue.at(self.now + 100, Event::Stopped(id));
+            } else if !self.processes.contains_key(&id) {
+                self.kube.change_pod(id, |pod| {
+                    pod.shown.restarts += u32::from(pod.shown.running);
+                    pod.shown.running = false;
+                    pod.shown.ready = false;
+                });
+                let delay = self.dice.between(200, 3000);
+                self.queue.at(self.now + delay, Event::Start(id));
+            }
+        }
+    }
+
+    pub(crate) fn reconnect(&mut self) {
+        if self.nodes.iter().any(|node| node.side != 0 || node.cut_from_operator) {
+            self.tell(|| "the network is whole again".into());
+            self.reconnected = self.now;
+            for node in &mut self.nodes {
+                node.side = 0;
+                node.cut_from_operator = false;
+            }
+        }
+    }
+
+    /// What belongs to a cluster object that is gone is deleted; claims only where the user does not keep them.
+    pub(crate) fn collect_garbage(&mut self) {
+        let owner = self.kube.now.cluster.as_ref().map(|cluster| cluster.id);
+        let pods: Vec<MemberName> = self
+            .kube
+            .now
+            .pods
+            .values()
+            .filter(|pod| Some(pod.owner) != owner && !pod.shown.terminating)
+            .map(|pod| pod.name.clone())
+            .collect();
+        for pod in &pods {
+            self.delete_pod(pod, None);
+        }
+        if self.kube.services.as_ref().is_some_and(|(id, _)| Some(*id) != owner) {
+            self.kube.services = None;
+            self.kube.changed = true;
+        }
+        if !self.profile.retain_claims {
+            let claims: Vec<MemberName> = self
+                .kube
+                .now
+                .claims
+                .iter()
+                .filter(|(_, claim)| Some(claim.owner) != owner && !claim.shown.terminating)
+                .map(|(name, _)| name.clone())
+                .collect();
+            for claim in &claims {
+                self.delete_claim(claim);
+            }
+        }
+        let left = self.kube.now.pods.values().any(|pod| Some(pod.owner) != owner);
+        if left {
+            self.queue.at(self.now + 5000, Event::Collect);
+        }
+    }
+}

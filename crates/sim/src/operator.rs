@@ -1,0 +1,360 @@
+//! The operator's rounds, as `operator` does them: observe through caches that may be behind, plan, write the status
+//! with the resource version it was read at, carry out the effects in their order, end at the first failure.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use stateward_plan::etcd::{Intent, MemberName, Plan, Record, Secrets, World};
+
+use crate::kube::{Cluster, Shown};
+use crate::queue::{Event, Id, Ms, stamp};
+use crate::sim::Sim;
+
+pub(crate) struct Operator {
+    letter: char,
+    /// It believes to be the one that acts.
+    pub(crate) leads: bool,
+    pub(crate) alive: bool,
+    /// Counts its lives, so that no step of an earlier one is carried out.
+    epoch: u32,
+    cache: Shown,
+    /// Its caches stand still until then.
+    pub(crate) stale_until: Ms,
+    next_round: Ms,
+    round: Option<Round>,
+    names: u32,
+    /// It dies before it carries out this many more steps (0: the next one).
+    pub(crate) dies_in: Option<u32>,
+}
+
+struct Round {
+    cluster: Rc<Cluster>,
+    world: World,
+    plan: Plan,
+    /// 0 is the status, then come the effects.
+    step: usize,
+}
+
+/// The slow resync.
+const RESYNC: Ms = 20_000;
+
+impl Operator {
+    pub(crate) fn new(letter: char) -> Self {
+        Self {
+            letter,
+            leads: false,
+            alive: true,
+            epoch: 0,
+            cache: Shown::default(),
+            stale_until: 0,
+            next_round: 0,
+            round: None,
+            names: 0,
+            dies_in: None,
+        }
+    }
+}
+
+impl Sim<'_> {
+    /// Something changed in the API: operators that hear of it look soon.
+    pub(crate) fn notify_operators(&mut self) {
+        for index in 0..self.operators.len() {
+            let hears = self.calm || !self.dice.per_mille(self.profile.missed_events);
+            if hears {
+                let soon = self.now + self.dice.between(5, 150);
+                self.wake_operator(index, soon);
+            }
+        }
+    }
+
+    pub(crate) fn wake_operator(&mut self, index: usize, at: Ms) {
+        let now = self.now;
+        let operator = &mut self.operators[index];
+        if operator.alive && operator.leads && operator.round.is_none() && (operator.next_round <= now || at < operator.next_round) {
+            operator.next_round = at.max(now + 1);
+            self.queue.at(operator.next_round, Event::Round(index));
+        }
+    }
+
+    pub(crate) fn kill_operator(&mut self, index: usize) {
+        let letter = self.operators[index].letter;
+        self.tell(|| format!("operator {letter} is killed"));
+        let operator = &mut self.operators[index];
+        operator.alive = false;
+        operator.epoch += 1;
+        operator.round = None;
+        operator.next_round = 0;
+        operator.dies_in = None;
+        let pause = self.dice.between(500, 20_000);
+        self.queue.at(self.now + pause, Event::Revive(index));
+    }
+
+    /// A restarted operator knows nothing but what the API shows it, and that may be the past.
+    pub(crate) fn revive_operator(&mut self, index: usize) {
+        if self.operators[index].alive {
+            return;
+        }
+        let behind = !self.calm && self.dice.per_mille(self.profile.stale);
+        let shown = match self.dice.pick(self.kube.past.make_contiguous()) {
+            Some(past) if behind => past.clone(),
+            _ => self.kube.now.clone(),
+        };
+        let operator = &mut self.operators[index];
+        operator.alive = true;
+        operator.cache = shown;
+        let letter = operator.letter;
+        self.tell(|| format!("operator {letter} starts{}", if behind { " and is shown the past" } else { "" }));
+        let soon = self.now + 100;
+        self.wake_operator(index, soon);
+    }
+
+    /// Leadership goes to the other one; for a while both may believe to have it.
+    pub(crate) fn pass_leadership(&mut self) {
+        let (from, to) = if self.operators[0].leads { (0, 1) } else { (1, 0) };
+        if !self.operators[to].alive {
+            return;
+        }
+        let both = self.dice.between(0, 15_000);
+        self.tell(|| format!("operator {} takes over; for {both} ms both lead", ["a", "b"][to]));
+        self.operators[to].leads = true;
+        if self.dice.per_mille(500)
+            && let Some(past) = self.dice.pick(self.kube.past.make_contiguous())
+        {
+            self.operators[to].cache = past.clone();
+            self.operators[to].stale_until = self.now + self.dice.between(0, 5000);
+        }
+        self.queue.at(self.now + both, Event::Yield(from));
+        let soon = self.now + 50;
+        self.wake_operator(to, soon);
+    }
+
+    pub(crate) fn yield_leadership(&mut self, index: usize) {
+        if self.operators.iter().filter(|operator| operator.leads && operator.alive).count() < 2 {
+            return;
+        }
+        let operator = &mut self.operators[index];
+        operator.leads = false;
+        operator.round = None;
+        operator.epoch += 1;
+        operator.next_round = 0;
+    }
+
+    /// Caches catch up kind by kind, and now and then one of them does not.
+    fn refresh(&mut self, index: usize) {
+        if self.calm {
+            self.operators[index].cache = self.kube.now.clone();
+            return;
+        }
+        if self.operators[index].stale_until > self.now {
+            return;
+        }
+        let stale = self.profile.stale;
+        let (cluster, pods, claims, nodes) = (
+            self.dice.per_mille(stale),
+            self.dice.per_mille(stale),
+            self.dice.per_mille(stale),
+            self.dice.per_mille(stale),
+        );
+        let now = &self.kube.now;
+        let cache = &mut self.operators[index].cache;
+        if !cluster {
+            cache.cluster = now.cluster.clone();
+        }
+        if !pods {
+            cache.pods = now.pods.clone();
+        }
+        if !claims {
+            cache.claims = now.claims.clone();
+        }
+        if !nodes {
+            cache.dead_nodes = now.dead_nodes.clone();
+        }
+    }
+
+    fn observe(&mut self, index: usize, cluster: &Cluster) -> World {
+        let cache = self.operators[index].cache.clone();
+        let own = |owner: Id| owner == cluster.id;
+        let mut world = World {
+            fresh_names: self.fresh_names(index, cluster.intent.size + 1),
+            fresh_token: format!("token-{}{}", self.operators[index].letter, self.operators[index].names),
+            dead_nodes: cache.dead_nodes.as_ref().clone(),
+            secrets: Secrets::Unneeded,
+            ..World::default()
+        };
+        let mut asked = Vec::new();
+        for (name, pod) in cache.pods.iter().filter(|(_, pod)| own(pod.owner)) {
+            if pod.shown.running {
+                world.voices.insert(name.clone(), self.ask(pod.id));
+                asked.push(pod.id);
+            }
+            world.pods.insert(name.clone(), pod.shown.clone());
+        }
+        for (name, claim) in cache.claims.iter() {
+            if own(claim.owner) {
+                world.claims.insert(name.clone(), claim.shown.clone());
+            } else {
+                world.foreign_claims.push(name.0.clone());
+            }
+        }
+        match &self.kube.services {
+            Some((owner, services)) if own(*owner) => world.services = services.clone(),
+            Some(_) => world.conflicts.push("service demo".into()),
+            None => {}
+        }
+        world.list = self.proven_list(&asked);
+        world
+    }
+
+    fn fresh_names(&self, index: usize, count: usize) -> Vec<MemberName> {
+        let operator = &self.operators[index];
+        (0..count as u32).map(|more| MemberName(format!("demo-{}{}", operator.letter, operator.names + more))).collect()
+    }
+
+    pub(crate) fn begin_round(&mut self, index: usize) {
+        let operator = &self.operators[index];
+        if !operator.alive || !operator.leads || operator.round.is_some() || operator.next_round != self.now {
+            return;
+        }
+        self.refresh(index);
+        let Some(cluster) = self.operators[index].cache.cluster.clone() else {
+            let later = self.now + RESYNC;
+            self.wake_operator(index, later);
+            return;
+        };
+        self.rounds += 1;
+        let world = self.observe(index, &cluster);
+        let plan = (self.subject.plan)(&cluster.intent, &cluster.record, &world, stamp(self.now));
+        let used = plan.effects.iter().any(|effect| names_a_fresh_one(effect, &world.fresh_names)) || plan.record.bootstrap != cluster.record.bootstrap;
+        if used {
+            self.operators[index].names += world.fresh_names.len() as u32;
+        }
+        self.tell_plan(index, &cluster.report, &plan);
+        self.check_plan(&cluster.intent, &cluster.record, &world, &plan);
+        self.check_settled(&cluster, &world, &plan);
+        let now = self.now;
+        let operator = &mut self.operators[index];
+        operator.round = Some(Round {
+            cluster,
+            world,
+            plan,
+            step: 0,
+        });
+        let epoch = operator.epoch;
+        let delay = self.dice.between(1, 20);
+        self.queue.at(now + delay, Event::Step(index, epoch));
+    }
+
+    fn tell_plan(&mut self, index: usize, known: &Option<stateward_plan::etcd::Report>, plan: &Plan) {
+        let letter = self.operators[index].letter;
+        if known.as_ref() != Some(&plan.report) || !plan.effects.is_empty() {
+            self.tell(|| {
+                let effects: Vec<String> = plan.effects.iter().map(ToString::to_string).collect();
+                let waiting = if plan.report.waiting.is_empty() { "as wished" } else { &plan.report.waiting };
+                format!("operator {letter} plans: {waiting} [{}]", effects.join("; "))
+            });
+        }
+    }
+
+    pub(crate) fn next_step(&mut self, index: usize, epoch: u32) {
+        let operator = &mut self.operators[index];
+        if !operator.alive || operator.epoch != epoch {
+            return;
+        }
+        let Some(mut round) = operator.round.take() else { return };
+        if operator.dies_in == Some(0) || (!self.calm && self.dice.per_mille(self.profile.operator_dies)) {
+            return self.kill_operator(index);
+        }
+        if let Some(left) = &mut self.operators[index].dies_in {
+            *left -= 1;
+        }
+        let (lost, answer_lost) = if self.calm {
+            (false, false)
+        } else {
+            (self.dice.per_mille(self.profile.api_errors), self.dice.per_mille(self.profile.api_errors))
+        };
+        let what = match round.step.checked_sub(1) {
+            None => "write the status".to_owned(),
+            Some(effect) => round.plan.effects[effect].to_string(),
+        };
+        let mut result = if lost {
+            Err("503".to_owned())
+        } else if let Some(effect) = round.step.checked_sub(1) {
+            let effect = round.plan.effects[effect].clone();
+            self.carry_out(&round.cluster, &round.world, &effect)
+        } else {
+            self.write_status(&round.cluster, &round.plan)
+        };
+        if answer_lost && result.is_ok() {
+            result = Err("timed out (but it happened)".into());
+        }
+        round.step += 1;
+        match result {
+            Ok(()) if round.step <= round.plan.effects.len() => {
+                let delay = if self.calm { 5 } else { self.dice.between(1, self.profile.slowest_call) };
+                self.operators[index].round = Some(round);
+                self.queue.at(self.now + delay, Event::Step(index, epoch));
+            }
+            Ok(()) => {
+                let wake = round.plan.wake.map_or(RESYNC, |wake: Duration| wake.as_millis() as Ms);
+                // An operator is never exactly on time.
+                let pause = wake + self.dice.between(1, 50 + wake);
+                self.end_round(index, pause);
+            }
+            Err(why) => {
+                let letter = self.operators[index].letter;
+                self.tell(|| format!("operator {letter} fails to {what}: {why}"));
+                let pause = self.dice.between(100, 1000);
+                self.end_round(index, pause);
+            }
+        }
+    }
+
+    fn end_round(&mut self, index: usize, pause: Ms) {
+        let at = self.now + pause;
+        self.operators[index].next_round = 0;
+        self.wake_operator(index, at);
+    }
+
+    /// The status goes first, and only onto the object it was read from.
+    fn write_status(&mut self, cluster: &Rc<Cluster>, plan: &Plan) -> Result<(), String> {
+        let current = self.kube.now.cluster.as_ref().ok_or("the cluster is gone")?;
+        if cluster.record == plan.record && cluster.report.as_ref() == Some(&plan.report) {
+            return Ok(());
+        }
+        if current.id != cluster.id || current.version != cluster.version {
+            return Err("409: the object has been modified".into());
+        }
+        let (record, report) = (plan.record.clone(), plan.report.clone());
+        if let Some(cluster) = self.kube.cluster_mut() {
+            cluster.record = record;
+            cluster.report = Some(report);
+        }
+        Ok(())
+    }
+
+    /// The spec and record that the API holds now.
+    pub(crate) fn present(&self) -> Option<(&Intent, &Record)> {
+        self.kube.now.cluster.as_ref().map(|cluster| (&cluster.intent, &cluster.record))
+    }
+}
+
+fn names_a_fresh_one(effect: &stateward_plan::etcd::Effect, fresh: &[MemberName]) -> bool {
+    use stateward_plan::etcd::Effect;
+    match effect {
+        Effect::CreatePod { member, .. } | Effect::CreateClaim { member } | Effect::AddMember { member, .. } => {
+            fresh.contains(member)
+        }
+        _ => false,
+    }
+}
+
+/// The members of a list by name.
+pub(crate) fn by_name(world: &World, intent: &Intent) -> BTreeMap<MemberName, stateward_plan::etcd::Listed> {
+    world
+        .list
+        .iter()
+        .flat_map(|list| &list.members)
+        .filter_map(|listed| Some((stateward_plan::etcd::members::owner(intent, listed)?, listed.clone())))
+        .collect()
+}

@@ -1,0 +1,458 @@
+//! etcd's consensus without its messages: terms, logs, elections, commitment and membership as log entries.
+//!
+//! A member's log is kept entry by entry, so that a member that forgot what it had acknowledged can elect a leader
+//! that never had it, as it would in reality.
+
+use std::rc::Rc;
+
+use stateward_plan::etcd::{Alarm, Listed, MemberId, MemberName};
+
+use crate::queue::{Id, Ms};
+use crate::sim::Sim;
+
+/// One entry of a log. The serial number is unique, so equal serials at an index mean equal logs up to there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) term: u32,
+    pub(crate) serial: u32,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A new leader's first entry.
+    Nothing,
+    /// A client's write.
+    Write,
+    /// A change of the member list, by its number.
+    Change(usize),
+}
+
+/// A change of the member list.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Add(Listed),
+    Promote(MemberId),
+    Remove(MemberId),
+    /// A member that started says its name.
+    Name(MemberId, MemberName),
+    Url(MemberId, String),
+}
+
+/// The member list, as of a committed entry.
+pub(crate) type Conf = Vec<Listed>;
+
+/// What a member has on its volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Data {
+    pub(crate) cluster: u64,
+    pub(crate) id: MemberId,
+    pub(crate) term: u32,
+    pub(crate) log: Vec<Entry>,
+    pub(crate) committed: usize,
+    pub(crate) conf: Rc<Conf>,
+    pub(crate) alarm: Option<Alarm>,
+}
+
+impl Data {
+    fn last(&self) -> (u32, usize) {
+        (self.log.last().map_or(0, |entry| entry.term), self.log.len())
+    }
+
+    fn follow(&mut self, leader: &Data) {
+        let same = self.log.len().min(leader.log.len());
+        let agrees = |len: usize| len == 0 || self.log[len - 1].serial == leader.log[len - 1].serial;
+        let mut keep = same;
+        while !agrees(keep) {
+            keep -= 1;
+        }
+        self.log.truncate(keep);
+        self.log.extend_from_slice(&leader.log[keep..]);
+        self.term = leader.term;
+    }
+}
+
+pub(crate) fn voters(conf: &Conf) -> impl Iterator<Item = &Listed> {
+    conf.iter().filter(|member| !member.learner)
+}
+
+pub(crate) fn quorum(conf: &Conf) -> usize {
+    voters(conf).count() / 2 + 1
+}
+
+/// Why a request to etcd failed.
+pub(crate) type Refused = String;
+
+impl Sim<'_> {
+    pub(crate) fn data_of(&self, process: Id) -> Option<&Data> {
+        self.volumes.get(&self.processes.get(&process)?.volume)?.data.as_ref()
+    }
+
+    /// The serving process that is this member.
+    pub(crate) fn process_of(&self, cluster: u64, member: MemberId) -> Option<Id> {
+        self.processes
+            .iter()
+            .find(|(id, process)| {
+                process.serves
+                    && self
+                        .data_of(**id)
+                        .is_some_and(|data| data.id == member && data.cluster == cluster)
+            })
+            .map(|(id, _)| *id)
+    }
+
+    pub(crate) fn awake(&self, process: Id) -> bool {
+        self.processes
+            .get(&process)
+            .is_some_and(|process| process.serves && process.frozen_until <= self.now && !process.orphan)
+    }
+
+    /// Two members can talk.
+    pub(crate) fn connected(&self, one: Id, other: Id) -> bool {
+        let (Some(a), Some(b)) = (self.processes.get(&one), self.processes.get(&other)) else {
+            return false;
+        };
+        self.awake(one) && self.awake(other) && self.nodes[a.node].side == self.nodes[b.node].side
+    }
+
+    /// The leader of a cluster that can commit now.
+    pub(crate) fn leader_of(&self, cluster: u64) -> Option<Id> {
+        self.processes
+            .iter()
+            .filter(|(id, process)| process.leads && self.awake(**id))
+            .filter_map(|(id, _)| Some((*id, self.data_of(*id)?)))
+            .filter(|(id, data)| data.cluster == cluster && self.has_quorum(*id, data))
+            .max_by_key(|(_, data)| data.term)
+            .map(|(id, _)| id)
+    }
+
+    fn has_quorum(&self, leader: Id, data: &Data) -> bool {
+        let near = voters(&data.conf)
+            .filter(|member| {
+                member.id == data.id
+                    || self
+                        .process_of(data.cluster, member.id)
+                        .is_some_and(|other| self.connected(leader, other))
+            })
+            .count();
+        near >= quorum(&data.conf)
+    }
+
+    /// The clusters that have a serving process.
+    fn clusters(&self) -> Vec<u64> {
+        let mut clusters: Vec<u64> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| process.serves)
+            .filter_map(|(id, _)| Some(self.data_of(*id)?.cluster))
+            .collect();
+        clusters.sort_unstable();
+        clusters.dedup();
+        clusters
+    }
+
+    /// Heartbeats: logs follow their leaders, leaders without a quorum step down, elections are held.
+    pub(crate) fn tick_etcd(&mut self) {
+        for cluster in self.clusters() {
+            match self.leader_of(cluster) {
+                Some(leader) => {
+                    self.elections.remove(&cluster);
+                    self.replicate(leader);
+                    self.greet(leader);
+                }
+                None => {
+                    let due = match self.elections.get(&cluster) {
+                        Some(due) => *due,
+                        None => {
+                            // A random 1 to 2 s (etcd.md).
+                            let due = self.now + self.dice.between(1000, 2000);
+                            self.elections.insert(cluster, due);
+                            due
+                        }
+                    };
+                    if due <= self.now {
+                        self.elections.remove(&cluster);
+                        self.elect(cluster);
+                    }
+                }
+            }
+        }
+        self.tell_removed_members();
+    }
+
+    fn elect(&mut self, cluster: u64) {
+        let mut candidates: Vec<Id> = self
+            .processes
+            .keys()
+            .copied()
+            .filter(|id| self.awake(*id) && self.data_of(*id).is_some_and(|data| data.cluster == cluster))
+            .collect();
+        while !candidates.is_empty() {
+            let candidate = candidates.swap_remove(self.dice.index(candidates.len()));
+            if self.stand(candidate) {
+                return;
+            }
+        }
+    }
+
+    /// A candidate asks for votes. Each voter judges by its own log.
+    fn stand(&mut self, candidate: Id) -> bool {
+        let Some(own) = self.data_of(candidate) else {
+            return false;
+        };
+        if !voters(&own.conf).any(|member| member.id == own.id) {
+            return false;
+        }
+        let mut granted = Vec::new();
+        let mut term = own.term;
+        for member in voters(&own.conf) {
+            if member.id == own.id {
+                granted.push(candidate);
+                continue;
+            }
+            let Some(voter) = self.process_of(own.cluster, member.id) else {
+                continue;
+            };
+            let Some(data) = self.data_of(voter).filter(|_| self.connected(candidate, voter)) else {
+                continue;
+            };
+            term = term.max(data.term);
+            if data.last() <= own.last() {
+                granted.push(voter);
+            }
+        }
+        if granted.len() < quorum(&own.conf) {
+            return false;
+        }
+        self.crown(candidate, &granted, term + 1);
+        true
+    }
+
+    /// A leader hands over to a follower that has everything.
+    pub(crate) fn hand_over(&mut self, leader: Id, target: Id) -> bool {
+        let done = self.stand(target);
+        if done && let Some(process) = self.processes.get_mut(&leader) {
+            process.leads = false;
+        }
+        done
+    }
+
+    fn crown(&mut self, leader: Id, followers: &[Id], term: u32) {
+        let cluster = self.data_of(leader).map(|data| data.cluster);
+        let deposed: Vec<Id> = self
+            .processes
+            .keys()
+            .copied()
+            .filter(|id| followers.contains(id) && self.data_of(*id).map(|data| data.cluster) == cluster)
+            .collect();
+        for id in deposed {
+            if let Some(process) = self.processes.get_mut(&id) {
+                process.leads = id == leader;
+                if let Some(data) = self.volumes.get_mut(&process.volume).and_then(|volume| volume.data.as_mut()) {
+                    data.term = term;
+                }
+            }
+        }
+        if let Some(process) = self.processes.get_mut(&leader) {
+            process.leads = true;
+            let name = process.name.clone();
+            self.tell(|| format!("etcd: {name} leads in term {term}"));
+        }
+        self.check_leader_has_everything(leader);
+        self.propose(leader, What::Nothing);
+    }
+
+    /// Appends an entry to a leader's log and tries to commit it. False: it is not committed now, and may be later.
+    pub(crate) fn propose(&mut self, leader: Id, what: What) -> bool {
+        self.serial += 1;
+        let serial = self.serial;
+        let Some(data) = self
+            .processes
+            .get(&leader)
+            .and_then(|process| self.volumes.get_mut(&process.volume))
+            .and_then(|volume| volume.data.as_mut())
+        else {
+            return false;
+        };
+        data.log.push(Entry {
+            term: data.term,
+            serial,
+            what,
+        });
+        let length = data.log.len();
+        self.replicate(leader);
+        self.data_of(leader)
+            .is_some_and(|data| data.committed >= length && data.log.get(length - 1).map(|entry| entry.serial) == Some(serial))
+    }
+
+    /// Sends the leader's log to everybody it reaches and commits what a majority has.
+    pub(crate) fn replicate(&mut self, leader: Id) {
+        let Some(volume) = self.processes.get(&leader).map(|process| process.volume) else {
+            return;
+        };
+        let Some(mut own) = self.volumes.get_mut(&volume).and_then(|volume| volume.data.take()) else {
+            return;
+        };
+        let mut acknowledged = 0;
+        let mut followed = Vec::new();
+        let mut deposed = false;
+        // The leader's data is out of its volume for the moment, so that it finds only the others.
+        for member in own.conf.clone().iter() {
+            if member.id == own.id {
+                acknowledged += usize::from(!member.learner);
+                continue;
+            }
+            let Some(other) = self.process_of(own.cluster, member.id).filter(|other| self.connected(leader, *other)) else {
+                continue;
+            };
+            let (slow, place) = match self.processes.get_mut(&other) {
+                Some(process) => (process.slow_until > self.now, process.volume),
+                None => continue,
+            };
+            let Some(data) = self.volumes.get_mut(&place).and_then(|volume| volume.data.as_mut()) else {
+                continue;
+            };
+            if data.term > own.term {
+                deposed = true;
+                continue;
+            }
+            if slow {
+                continue;
+            }
+            data.follow(&own);
+            if let Some(process) = self.processes.get_mut(&other) {
+                process.leads = false;
+            }
+            acknowledged += usize::from(!member.learner);
+            followed.push(place);
+        }
+        // Only entries of its own term are committed by counting; the first of each term is the leader's own.
+        let current = own.log.last().is_some_and(|entry| entry.term == own.term);
+        if !deposed && current && acknowledged >= quorum(&own.conf) {
+            for index in own.committed..own.log.len() {
+                if let What::Change(number) = own.log[index].what {
+                    apply(Rc::make_mut(&mut own.conf), &self.changes[number]);
+                }
+            }
+            own.committed = own.log.len();
+            for place in followed {
+                if let Some(data) = self.volumes.get_mut(&place).and_then(|volume| volume.data.as_mut()) {
+                    data.committed = own.committed;
+                    data.conf = own.conf.clone();
+                }
+            }
+            if let Some(process) = self.processes.get(&leader)
+                && process.owner == self.ledger.owner
+            {
+                self.ledger.conf = own.conf.clone();
+            }
+        }
+        let removed = !own.conf.iter().any(|member| member.id == own.id);
+        if let Some(place) = self.volumes.get_mut(&volume) {
+            place.data = Some(own);
+        }
+        if (deposed || removed)
+            && let Some(process) = self.processes.get_mut(&leader)
+        {
+            process.leads = false;
+        }
+    }
+
+    /// Members that started but have no name in the list yet tell it.
+    fn greet(&mut self, leader: Id) {
+        let Some(data) = self.data_of(leader) else { return };
+        let unnamed: Vec<(MemberId, Id)> = data
+            .conf
+            .iter()
+            .filter(|member| member.name.is_none())
+            .filter_map(|member| Some((member.id, self.process_of(data.cluster, member.id)?)))
+            .filter(|(_, process)| self.connected(leader, *process))
+            .collect();
+        if self.change_pending(leader) {
+            return;
+        }
+        for (id, process) in unnamed {
+            let Some(name) = self.processes.get(&process).map(|process| process.name.clone()) else {
+                continue;
+            };
+            self.changes.push(Change::Name(id, name));
+            self.propose(leader, What::Change(self.changes.len() - 1));
+        }
+    }
+
+    pub(crate) fn change_pending(&self, leader: Id) -> bool {
+        self.data_of(leader).is_some_and(|data| {
+            data.log[data.committed.min(data.log.len())..]
+                .iter()
+                .any(|entry| matches!(entry.what, What::Change(_)))
+        })
+    }
+
+    /// A member that is out of the list learns it from anybody who knows, and ends.
+    fn tell_removed_members(&mut self) {
+        let out: Vec<Id> = self
+            .processes
+            .keys()
+            .copied()
+            .filter(|id| self.awake(*id))
+            .filter(|id| {
+                let Some(data) = self.data_of(*id) else { return false };
+                if data.conf.iter().all(|member| member.id != data.id) {
+                    return true;
+                }
+                self.leader_of(data.cluster).is_some_and(|leader| {
+                    self.connected(*id, leader)
+                        && self
+                            .data_of(leader)
+                            .is_some_and(|known| known.conf.iter().all(|member| member.id != data.id))
+                })
+            })
+            .collect();
+        for id in out {
+            if let Some(process) = self.processes.get_mut(&id)
+                && let Some(data) = self.volumes.get_mut(&process.volume).and_then(|volume| volume.data.as_mut())
+            {
+                let own = data.id;
+                Rc::make_mut(&mut data.conf).retain(|member| member.id != own);
+            }
+            self.container_ends(id, 0, "the member has been permanently removed from the cluster");
+        }
+    }
+
+    /// How long a voter has been connected, for etcd's strict check.
+    pub(crate) fn connected_since(&self, leader: Id, cluster: u64, member: MemberId) -> Option<Ms> {
+        let process = self.process_of(cluster, member)?;
+        if process != leader && !self.connected(leader, process) {
+            return None;
+        }
+        self.processes
+            .get(&process)
+            .map(|process| process.up_since.max(process.frozen_until).max(self.reconnected))
+    }
+}
+
+pub(crate) fn apply(conf: &mut Conf, change: &Change) {
+    match change {
+        Change::Add(listed) => {
+            if conf.iter().all(|member| member.id != listed.id) {
+                conf.push(listed.clone());
+            }
+        }
+        Change::Promote(id) => {
+            if let Some(member) = conf.iter_mut().find(|member| member.id == *id) {
+                member.learner = false;
+            }
+        }
+        Change::Remove(id) => conf.retain(|member| member.id != *id),
+        Change::Name(id, name) => {
+            if let Some(member) = conf.iter_mut().find(|member| member.id == *id) {
+                member.name = Some(name.clone());
+            }
+        }
+        Change::Url(id, url) => {
+            if let Some(member) = conf.iter_mut().find(|member| member.id == *id) {
+                member.peer_urls = vec![url.clone()];
+            }
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The rules that no plan may break (design.md), checked on every plan and on every effect, by what really is.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use stateward_plan::etcd::{
+    Alarm, ClusterId, Effect, Intent, Launch, Listed, MemberId, MemberName, Plan, Record, Recovery, Stop, Voice, World,
+    members,
+};
+
+use crate::kube::{Cluster, node_name};
+use crate::operator::by_name;
+use crate::queue::{Id, stamp};
+use crate::raft::{What, voters};
+use crate::sim::Sim;
+
+/// The names of the rules, as tests and stories name them.
+pub(crate) mod name {
+    pub(crate) const QUORUM: &str = "rule 1: never fewer voters than a quorum while something safer exists";
+    pub(crate) const ONE_CHANGE: &str = "rule 2: one membership change at a time";
+    pub(crate) const ONE_BOOTSTRAP: &str = "rule 3: a cluster is bootstrapped once";
+    pub(crate) const DATA: &str = "rule 4: data is deleted only when its member is out of the list";
+    pub(crate) const EVIDENCE: &str = "rule 5: destruction rests on evidence";
+    pub(crate) const NO_RESTART: &str = "rule 6: members are not restarted without a reason";
+    pub(crate) const WORDS: &str = "rule 7: every wait has a reason";
+    pub(crate) const PAUSED: &str = "a paused cluster is not touched";
+    pub(crate) const LEADER: &str = "the leader is not removed or restarted while another choice exists";
+    pub(crate) const STRANGERS: &str = "members that are not ours are never removed";
+    pub(crate) const MEMORY: &str = "a member never comes back without its memory";
+    pub(crate) const WRITES: &str = "no acknowledged write is lost while a majority of volumes lived";
+    pub(crate) const CONVERGES: &str = "once faults stop the cluster comes to match the spec and stays so";
+}
+
+/// What one member says in this round: it serves as the member the list knows.
+fn healthy(world: &World, member: &MemberName, listed: &Listed) -> bool {
+    matches!(world.voices.get(member), Some(Voice::Answered(answer)) if answer.leader.is_some() && answer.id == listed.id)
+}
+
+impl Sim<'_> {
+    /// Rules that can be judged from the plan and what it was made from.
+    pub(crate) fn check_plan(&mut self, intent: &Intent, record: &Record, world: &World, plan: &Plan) {
+        let listed = by_name(world, intent);
+        let list_leader = world.list.as_ref().and_then(|list| list.leader);
+        let all_voters = world.list.as_ref().map_or(0, |list| list.voters().count());
+        let quorum = all_voters / 2 + 1;
+        let is_healthy_voter =
+            |name: &MemberName| listed.get(name).is_some_and(|line| !line.learner && healthy(world, name, line));
+        let healthy_voters = listed.keys().filter(|name| is_healthy_voter(name)).count();
+        let recovers = plan.record.recovery.is_some() || record.recovery.is_some();
+        if intent.paused && !plan.effects.is_empty() {
+            self.break_rule(name::PAUSED, format!("{}", plan.effects[0]));
+        }
+        let mut changes = 0;
+        let mut added_learners = 0;
+        let mut stopped = 0;
+        for effect in &plan.effects {
+            match effect {
+                Effect::AddMember { learner: true, .. } => added_learners += 1,
+                Effect::AddMember { learner: false, .. } => {
+                    changes += 1;
+                    let learners_can_be = world.pods.values().map(|pod| &pod.version).chain([&intent.version]).all(|version| version.has_learners());
+                    if learners_can_be {
+                        self.break_rule(name::ONE_CHANGE, format!("{effect} although learners can be added"));
+                    }
+                    if listed.values().any(|line| line.name.is_none() && !line.learner) {
+                        self.break_rule(name::ONE_CHANGE, format!("{effect} while another one has not started"));
+                    }
+                }
+                Effect::Promote { .. } => changes += 1,
+                Effect::RemoveMember { member, id, .. } => {
+                    changes += 1;
+                    let line = world.list.iter().flat_map(|list| &list.members).find(|line| line.id == *id);
+                    if line.is_some_and(|line| members::owner(intent, line).is_none()) {
+                        self.break_rule(name::STRANGERS, format!("{effect}"));
+                    }
+                    if list_leader == Some(*id) && healthy_voters > usize::from(is_healthy_voter(member)) {
+                        self.break_rule(name::LEADER, format!("{effect}"));
+                    }
+                    if is_healthy_voter(member) && all_voters > 1 && healthy_voters - 1 < (all_voters - 1) / 2 + 1 {
+                        self.break_rule(name::QUORUM, format!("{effect} leaves {} of {} voters", healthy_voters - 1, all_voters - 1));
+                    }
+                }
+                Effect::DeletePod { member, how, .. } => {
+                    let voter = is_healthy_voter(member);
+                    stopped += usize::from(voter);
+                    let hibernates = *how == Stop::Hibernate && intent.hibernate;
+                    if *how == Stop::Hibernate && !intent.hibernate {
+                        self.break_rule(name::QUORUM, format!("{effect} without spec.hibernate"));
+                    }
+                    if hibernates || recovers {
+                        continue;
+                    }
+                    if voter && healthy_voters >= quorum && all_voters >= 3 && healthy_voters - stopped < quorum {
+                        self.break_rule(name::QUORUM, format!("{effect} leaves {} of {all_voters} voters", healthy_voters - stopped));
+                    }
+                    if stopped > 1 {
+                        self.break_rule(name::QUORUM, format!("{effect}: two members stopped in one round"));
+                    }
+                    let leads = listed.get(member).is_some_and(|line| list_leader == Some(line.id));
+                    if leads && voter && healthy_voters > 1 {
+                        self.break_rule(name::LEADER, format!("{effect}"));
+                    }
+                    let answers = matches!(world.voices.get(member), Some(Voice::Answered(_)));
+                    if world.list.is_none() && answers {
+                        self.break_rule(name::QUORUM, format!("{effect}: it answers and nobody proves a list"));
+                    }
+                    let wish = world.pods.get(member).is_some_and(|pod| {
+                        pod.template == intent.template && Some(&pod.version) == plan.record.target.as_ref() && !pod.ended
+                    });
+                    if voter && wish && *how == Stop::Restart {
+                        self.break_rule(name::NO_RESTART, format!("{effect}: it is as wished"));
+                    }
+                }
+                Effect::DeleteClaim { member, .. } => {
+                    if world.list.is_none() || listed.contains_key(member) {
+                        self.break_rule(name::DATA, format!("{effect}: not proven to be out of the list"));
+                    }
+                }
+                Effect::CreatePod { launch, .. } => {
+                    let first = matches!(launch, Launch::Seed { .. } | Launch::Static { .. });
+                    if first && record.bootstrap.as_ref().is_some_and(|bootstrap| bootstrap.cluster.is_some()) {
+                        self.break_rule(name::ONE_BOOTSTRAP, format!("{effect}: the record says that it has begun"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let many = world.pods.values().map(|pod| &pod.version).chain([&intent.version]).all(|version| version.has_max_learners());
+        if changes + usize::from(added_learners > 0) > 1 || (added_learners > 1 && !many) {
+            self.break_rule(name::ONE_CHANGE, format!("{changes} changes and {added_learners} new learners in one plan"));
+        }
+        let acts = plan.effects.iter().any(|effect| !matches!(effect, Effect::Tell(_)));
+        if !acts && plan.report.waiting.is_empty()
+            && let Some(why) = not_as_wished(intent, world)
+        {
+            self.break_rule(name::WORDS, format!("nothing is done and nothing said, but {why}"));
+        }
+    }
+
+    /// A first member may start only with the record that says so already written.
+    pub(crate) fn check_launch(&mut self, cluster: &Cluster, launch: &Launch, member: &MemberName) {
+        let token = match launch {
+            Launch::Seed { token } | Launch::Static { token, .. } => token,
+            _ => return,
+        };
+        let Some(now) = self.kube.now.cluster.as_ref().filter(|now| now.id == cluster.id) else {
+            return;
+        };
+        let recorded = now
+            .record
+            .bootstrap
+            .as_ref()
+            .is_some_and(|bootstrap| bootstrap.token == *token && bootstrap.first.contains(member));
+        if !recorded {
+            self.break_rule(name::ONE_BOOTSTRAP, format!("{member} starts as a first member that no record names"));
+        }
+    }
+
+    pub(crate) fn check_claim_deletion(&mut self, member: &MemberName, owner: Id) {
+        let Some(claim) = self.kube.now.claims.get(member) else { return };
+        if claim.owner != owner {
+            self.break_rule(name::DATA, format!("the claim of {member} belongs to another cluster of that name"));
+            return;
+        }
+        let data = claim.volume.and_then(|volume| self.volumes.get(&volume)).and_then(|volume| volume.data.as_ref());
+        if let Some(data) = data
+            && owner == self.ledger.owner
+            && self.ledger.conf.iter().any(|listed| listed.id == data.id)
+        {
+            self.break_rule(name::DATA, format!("the data of {member} is deleted, and it is in the list"));
+        }
+    }
+
+    /// A member leaves for one of three reasons: too many, asked to, or really lost.
+    pub(crate) fn check_removal(&mut self, cluster: &Rc<Cluster>, world: &World, member: &MemberName, id: MemberId) {
+        if cluster.id != self.ledger.owner {
+            return;
+        }
+        let intent = &cluster.intent;
+        let ours = by_name(world, intent).len();
+        let conf = self.ledger.conf.clone();
+        let Some(line) = conf.iter().find(|line| line.id == id) else { return };
+        let asked = world.pods.get(member).is_some_and(|pod| pod.marked_to_leave || !intent.is_durable());
+        if ours > intent.size || asked || line.learner || line.name.is_none() {
+            return;
+        }
+        let why_lost = self.really_lost(cluster, member, id);
+        if why_lost.is_none() {
+            self.break_rule(name::EVIDENCE, format!("{member} is removed from a cluster of {ours}, and it is not lost"));
+        }
+    }
+
+    fn really_lost(&self, cluster: &Cluster, member: &MemberName, id: MemberId) -> Option<&'static str> {
+        let volume = self.volumes.values().find(|volume| volume.data.as_ref().is_some_and(|data| data.id == id));
+        let Some(volume) = volume else {
+            return Some("no data");
+        };
+        if volume.corrupt || volume.data.as_ref().is_some_and(|data| data.alarm == Some(Alarm::Corrupt)) {
+            return Some("corrupt");
+        }
+        if self.ledger.given_up.get(member).is_some_and(|until| *until >= self.now) {
+            return Some("its node was dead");
+        }
+        let pod = self.kube.now.pods.get(member);
+        if pod.is_some_and(|pod| pod.shown.restarts >= 6) {
+            return Some("it crashes");
+        }
+        if let Some(node) = pod.and_then(|pod| pod.node)
+            && let Some(since) = self.kube.now.dead_nodes.get(&node_name(node))
+            && members::elapsed(*since, stamp(self.now)) >= cluster.intent.replace_after
+        {
+            return Some("its node is dead");
+        }
+        if let Some(node) = volume.node
+            && self.nodes[node].gone
+        {
+            return Some("its node is gone");
+        }
+        None
+    }
+
+    pub(crate) fn first_member_started(&mut self, owner: Id, cluster: u64, own: MemberId, member: &MemberName) {
+        if owner != self.ledger.owner {
+            return;
+        }
+        self.tell(|| format!("etcd: {member} founds cluster {} as {own}", ClusterId(cluster)));
+        let another = self.ledger.founded.iter().any(|known| *known != cluster);
+        let again = self.ledger.founders.contains(&own) && self.ledger.conf.iter().any(|line| line.id == own);
+        let began = self.present().is_some_and(|(_, record)| {
+            record.bootstrap.as_ref().is_some_and(|bootstrap| bootstrap.cluster.is_some())
+        });
+        if again && !self.ledger.majority_lost {
+            self.break_rule(name::MEMORY, format!("{member} starts empty as {own}, which it was before"));
+        } else if another || (again && began) {
+            self.break_rule(name::ONE_BOOTSTRAP, format!("{member} founds a second cluster"));
+        }
+        self.ledger.founded.insert(cluster);
+        self.ledger.founders.insert(own);
+    }
+
+    pub(crate) fn member_forgot(&mut self, process: Id) {
+        let process = &self.processes[&process];
+        if process.owner == self.ledger.owner && !self.ledger.majority_lost {
+            let member = process.name.clone();
+            self.break_rule(name::MEMORY, format!("{member} joins again, empty, under the ID it votes with"));
+        }
+    }
+
+    /// A member was started as the only one of its cluster.
+    pub(crate) fn history_was_ended(&mut self, process: Id) {
+        let Some(state) = self.processes.get(&process).filter(|state| state.owner == self.ledger.owner) else {
+            return;
+        };
+        let member = state.name.clone();
+        let others = self.ledger.conf.iter().filter(|line| !line.learner).count() > 1;
+        if others && !self.ledger.majority_lost {
+            self.break_rule(name::WRITES, format!("{member} drops all others although a majority of volumes lives"));
+            return;
+        }
+        let consent = self.present().is_some_and(|(intent, record)| {
+            matches!(intent.recovery, Recovery::FromSurvivor(_)) || record.recovery.is_some()
+        });
+        if !consent {
+            self.break_rule(name::EVIDENCE, format!("{member} drops all others without the user's consent"));
+        }
+        // From here on the survivor's history is the history.
+        let Some(data) = self.data_of(process) else { return };
+        let kept: BTreeSet<u32> = data.log.iter().map(|entry| entry.serial).collect();
+        self.ledger.conf = data.conf.clone();
+        self.ledger.acknowledged.retain(|write| kept.contains(write));
+        self.ledger.majority_lost = false;
+    }
+
+    /// A new leader must have every write that was acknowledged.
+    pub(crate) fn check_leader_has_everything(&mut self, leader: Id) {
+        let ours = self.processes.get(&leader).is_some_and(|process| process.owner == self.ledger.owner);
+        if !ours || self.ledger.majority_lost {
+            return;
+        }
+        let Some(data) = self.data_of(leader) else { return };
+        let has = data
+            .log
+            .iter()
+            .filter(|entry| entry.what == What::Write && self.ledger.acknowledged.contains(&entry.serial))
+            .count();
+        let (id, lost) = (data.id, self.ledger.acknowledged.len() - has);
+        if lost > 0 {
+            self.break_rule(name::WRITES, format!("the new leader {id} lacks {lost} acknowledged writes"));
+        }
+    }
+
+    /// Data is gone: is a majority of the voters' data gone with it?
+    pub(crate) fn judge_loss(&mut self, by_operator: bool) {
+        if self.ledger.majority_lost {
+            return;
+        }
+        let conf = self.ledger.conf.clone();
+        let all = voters(&conf).count();
+        let lost = voters(&conf)
+            .filter(|line| line.name.is_some())
+            .filter(|line| {
+                !self.volumes.values().any(|volume| {
+                    !volume.corrupt
+                        && volume.data.as_ref().is_some_and(|data| data.id == line.id && data.alarm != Some(Alarm::Corrupt))
+                })
+            })
+            .count();
+        if all == 0 || all - lost > all / 2 {
+            return;
+        }
+        if by_operator {
+            self.break_rule(name::WRITES, format!("the operator destroyed the data of {lost} of {all} voters"));
+        } else {
+            self.tell(|| format!("a majority of volumes is lost: {lost} of {all}"));
+            self.ledger.majority_lost = true;
+        }
+    }
+}
+
+/// What differs between wish and observation, if anything.
+pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
+    let Some(list) = &world.list else {
+        return (!intent.hibernate || !world.pods.is_empty()).then(|| "nobody proves a member list".into());
+    };
+    let voters = list.members.iter().filter(|line| !line.learner && members::owner(intent, line).is_some()).count();
+    if voters != intent.size {
+        return Some(format!("{voters} members vote and {} are wanted", intent.size));
+    }
+    for line in &list.members {
+        let Some(owner) = members::owner(intent, line) else { continue };
+        if line.learner {
+            return Some(format!("{owner} is a learner"));
+        }
+        if !healthy(world, &owner, line) {
+            return Some(format!("{owner} does not answer"));
+        }
+        match world.pods.get(&owner) {
+            None => return Some(format!("{owner} has no pod")),
+            Some(pod) if pod.template != intent.template => return Some(format!("{owner} has old settings")),
+            Some(pod) if pod.metadata != intent.metadata => return Some(format!("{owner} has old labels")),
+            Some(pod) if pod.launch != stateward_plan::etcd::LaunchKind::Sealed => return Some(format!("{owner} is not sealed")),
+            Some(_) => {}
+        }
+        if intent.is_durable() && !world.claims.contains_key(&owner) {
+            return Some(format!("{owner} has no claim"));
+        }
+    }
+    let is_ours = |name: &&MemberName| list.members.iter().any(|line| members::owner(intent, line).as_ref() == Some(*name));
+    if let Some(extra) = world.pods.keys().chain(world.claims.keys()).find(|name| !is_ours(name)) {
+        return Some(format!("{extra} is no member and still has a pod or a claim"));
+    }
+    None
+}

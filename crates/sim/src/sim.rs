@@ -1,0 +1,225 @@
+//! The state of one history and its main loop: take the next event, let it happen, check the rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use stateward_api::EtcdVersion;
+use stateward_plan::etcd::{MemberId, MemberName};
+
+use crate::dice::Dice;
+use crate::kube::{Kube, Node};
+use crate::operator::Operator;
+use crate::profile::Profile;
+use crate::queue::{Event, Id, Ms, Queue};
+use crate::raft::{Change, Conf, Data, Entry};
+use crate::subject::Subject;
+
+/// A running etcd.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) owner: Id,
+    pub(crate) name: MemberName,
+    pub(crate) node: usize,
+    pub(crate) volume: Id,
+    pub(crate) version: EtcdVersion,
+    pub(crate) incarnation: u32,
+    /// It has no data and asks its peers for the list.
+    pub(crate) joins: bool,
+    /// It answers.
+    pub(crate) serves: bool,
+    pub(crate) leads: bool,
+    /// It waited once for a peer that waited for it.
+    pub(crate) hung: bool,
+    /// Its pod object is gone, its kubelet does not know yet.
+    pub(crate) orphan: bool,
+    pub(crate) up_since: Ms,
+    pub(crate) frozen_until: Ms,
+    pub(crate) slow_until: Ms,
+    pub(crate) crashes_until: Ms,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Volume {
+    pub(crate) data: Option<Data>,
+    pub(crate) corrupt: bool,
+    /// The only node it can be used on.
+    pub(crate) node: Option<usize>,
+    pub(crate) crashes_until: Ms,
+}
+
+/// What really happened to the cluster that the user has now: what the rules are judged by.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    /// The cluster object.
+    pub(crate) owner: Id,
+    /// The last committed member list.
+    pub(crate) conf: Rc<Conf>,
+    /// Writes that a client got an acknowledgement for.
+    pub(crate) acknowledged: BTreeSet<u32>,
+    /// A majority of volumes was lost: from then on writes may be lost too.
+    pub(crate) majority_lost: bool,
+    /// The clusters that were founded for it.
+    pub(crate) founded: BTreeSet<u64>,
+    /// The members that founded it.
+    pub(crate) founders: BTreeSet<MemberId>,
+    /// Members whose node was held for dead until a moment ago: an operator may still act on it until then.
+    pub(crate) given_up: BTreeMap<MemberName, Ms>,
+    /// The version of the cluster (minor); older processes do not start.
+    pub(crate) floor: u64,
+    pub(crate) downgrade: Option<u64>,
+}
+
+/// A rule that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which rule.
+    pub rule: &'static str,
+    /// What happened.
+    pub what: String,
+    /// When, in virtual milliseconds.
+    pub at: u64,
+}
+
+pub(crate) struct Sim<'a> {
+    pub(crate) now: Ms,
+    pub(crate) dice: Dice,
+    pub(crate) queue: Queue,
+    pub(crate) profile: Profile,
+    pub(crate) subject: &'a Subject,
+    pub(crate) calm: bool,
+
+    pub(crate) kube: Kube,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) volumes: BTreeMap<Id, Volume>,
+    pub(crate) processes: BTreeMap<Id, Process>,
+    pub(crate) incarnations: u32,
+
+    pub(crate) changes: Vec<Change>,
+    pub(crate) serial: u32,
+    pub(crate) elections: BTreeMap<u64, Ms>,
+    pub(crate) foundings: BTreeMap<u64, Vec<Entry>>,
+    /// When the network was last made whole.
+    pub(crate) reconnected: Ms,
+
+    pub(crate) operators: Vec<Operator>,
+    pub(crate) ledger: Ledger,
+    pub(crate) user: crate::user::User,
+    /// Rounds in a row that found everything as wished, and since when.
+    pub(crate) settled: Option<Ms>,
+    pub(crate) rounds: u64,
+
+    story: Option<Vec<String>>,
+    pub(crate) broken: Option<Violation>,
+}
+
+/// How long a tick of etcd's clock is.
+const TICK: Ms = 500;
+
+impl<'a> Sim<'a> {
+    pub(crate) fn new(seed: u64, profile: Profile, subject: &'a Subject, tell: bool) -> Self {
+        let nodes = vec![Node::default(); profile.nodes];
+        let mut sim = Self {
+            now: 0,
+            dice: Dice::new(seed),
+            queue: Queue::default(),
+            profile,
+            subject,
+            calm: false,
+            kube: Kube::default(),
+            nodes,
+            volumes: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            incarnations: 0,
+            changes: Vec::new(),
+            serial: 0,
+            elections: BTreeMap::new(),
+            foundings: BTreeMap::new(),
+            reconnected: 0,
+            operators: vec![Operator::new('a'), Operator::new('b')],
+            ledger: Ledger::default(),
+            user: crate::user::User::default(),
+            settled: None,
+            rounds: 0,
+            story: tell.then(Vec::new),
+            broken: None,
+        };
+        sim.operators[0].leads = true;
+        sim.queue.at(TICK, Event::Tick);
+        sim
+    }
+
+    /// One line of the story, made only when somebody listens.
+    pub(crate) fn tell(&mut self, line: impl FnOnce() -> String) {
+        if let Some(story) = &mut self.story {
+            story.push(format!("{:>9.3} s  {}", self.now as f64 / 1000.0, line()));
+        }
+    }
+
+    pub(crate) fn break_rule(&mut self, rule: &'static str, what: impl Into<String>) {
+        if self.broken.is_some() {
+            return;
+        }
+        let violation = Violation {
+            rule,
+            what: what.into(),
+            at: self.now,
+        };
+        let line = format!("BROKEN: {}: {}", violation.rule, violation.what);
+        self.tell(|| line);
+        self.broken = Some(violation);
+    }
+
+    pub(crate) fn take_story(&mut self) -> Vec<String> {
+        self.story.take().unwrap_or_default()
+    }
+
+    /// Lets the next event happen. False: the time is over or a rule is broken.
+    pub(crate) fn step(&mut self, until: Ms) -> bool {
+        if self.broken.is_some() {
+            return false;
+        }
+        let Some((when, event)) = self.queue.next() else {
+            return false;
+        };
+        if when > until {
+            self.queue.at(when, event);
+            self.now = until;
+            return false;
+        }
+        self.now = when;
+        match event {
+            Event::Tick => {
+                self.tick_etcd();
+                self.client_writes();
+                self.follow_version();
+                self.queue.at(self.now + TICK, Event::Tick);
+            }
+            Event::Schedule(pod) => self.schedule_pod(pod),
+            Event::Start(pod) => self.start_container(pod),
+            Event::Boot(pod, incarnation) => self.boot(pod, incarnation),
+            Event::Stopped(pod) => self.pod_stopped(pod),
+            Event::NodeSilent(node, absence) => self.node_given_up(node, absence),
+            Event::Evict(node, absence) => self.evict_pods(node, absence),
+            Event::NodeBack(node) => self.node_back(node),
+            Event::Reconnect => self.reconnect(),
+            Event::Collect => self.collect_garbage(),
+            Event::Round(operator) => self.begin_round(operator),
+            Event::Step(operator, epoch) => self.next_step(operator, epoch),
+            Event::Revive(operator) => self.revive_operator(operator),
+            Event::Yield(operator) => self.yield_leadership(operator),
+            Event::Fault => self.next_fault(),
+            Event::TakeBack => self.take_back(),
+            Event::Calm => self.calm_down(),
+        }
+        if self.kube.changed {
+            self.kube.changed = false;
+            self.kube.keep();
+            self.notify_operators();
+        }
+        true
+    }
+
+    pub(crate) fn run(&mut self, until: Ms) {
+        while self.step(until) {}
+    }
+}
