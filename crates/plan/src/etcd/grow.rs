@@ -5,7 +5,7 @@ use super::{Effect, LATER, Launch, MemberName, Step, TlsStage, View, Work};
 
 pub(super) fn grow(view: &View<'_>) -> Option<Step> {
     let list = view.world.list.as_ref()?;
-    let total = list.members.len();
+    let total = view.listed();
     let wanted = wanted(view);
     if total >= wanted {
         return None;

@@ -151,6 +151,11 @@ impl View<'_> {
         self.members.values().filter(|member| member.is_voter())
     }
 
+    /// How many members of the list are ours. Strangers are left alone: they neither fill a place nor take one.
+    fn listed(&self) -> usize {
+        self.members.values().filter(|member| member.listed.is_some()).count()
+    }
+
     fn leader(&self) -> Option<MemberId> {
         self.world.list.as_ref().and_then(|list| list.leader)
     }

@@ -7,8 +7,8 @@ use super::{Effect, LATER, Note, SOON, Step, View, Work};
 
 /// Learners and members that never started leave first, at once: nobody misses them.
 pub(super) fn shrink_what_never_started(view: &View<'_>) -> Option<Step> {
-    let list = view.world.list.as_ref()?;
-    if list.members.len() <= super::grow::wanted(view) {
+    view.world.list.as_ref()?;
+    if view.listed() <= super::grow::wanted(view) {
         return None;
     }
     // A voter that was added and never started counts for the quorum: it goes first.
@@ -18,12 +18,12 @@ pub(super) fn shrink_what_never_started(view: &View<'_>) -> Option<Step> {
             .is_some_and(|listed| listed.name.is_none() || listed.learner)
     });
     let member = unstarted.max_by_key(|member| (member.is_voter(), member.pod.is_none(), !member.is_healthy()))?;
-    Some(remove(view, member, list.members.len()))
+    Some(remove(view, member, view.listed()))
 }
 
 pub(super) fn shrink(view: &View<'_>) -> Option<Step> {
     let list = view.world.list.as_ref()?;
-    let total = list.members.len();
+    let total = view.listed();
     if total <= view.intent.size {
         return None;
     }
