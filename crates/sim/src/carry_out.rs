@@ -16,11 +16,15 @@ impl Sim<'_> {
         }
         let intent = &cluster.intent;
         match effect {
-            Effect::ApplyPeerService => self.services(cluster, |services| services.peer = Some(intent.services.peer.clone())),
-            Effect::ApplyClientService => {
-                self.services(cluster, |services| services.client = Some(intent.services.client.clone()))
+            Effect::ApplyPeerService => {
+                self.services(cluster, |services| services.peer = Some(intent.services.peer.clone()))
             }
-            Effect::ApplyBudget => self.services(cluster, |services| services.budget = Some(intent.services.budget.clone())),
+            Effect::ApplyClientService => self.services(cluster, |services| {
+                services.client = Some(intent.services.client.clone())
+            }),
+            Effect::ApplyBudget => self.services(cluster, |services| {
+                services.budget = Some(intent.services.budget.clone())
+            }),
             Effect::CreateClaim { member } => {
                 let bytes = match intent.storage {
                     Storage::Durable { bytes } => bytes,
@@ -91,7 +95,10 @@ impl Sim<'_> {
                 if self.subject.guards {
                     self.claim_is_still(member, uid)?;
                     let asked: Vec<_> = self.processes.keys().copied().collect();
-                    let list = self.proven_list(&asked).filter(|list| list.cluster == *id).ok_or("no quorum proves the list")?;
+                    let list = self
+                        .proven_list(&asked)
+                        .filter(|list| list.cluster == *id)
+                        .ok_or("no quorum proves the list")?;
                     let url = peer_url(member);
                     if list.members.iter().any(|listed| listed.peer_urls.contains(&url)) {
                         return Err("refused: it is in the member list".into());
@@ -145,7 +152,9 @@ impl Sim<'_> {
                 ..
             } => self.update_url(*of, *id, peer_url),
             Effect::MoveLeader { from, to, cluster: of } => self.move_leader(*of, *from, *to),
-            Effect::Compact { cluster: of } | Effect::Defragment { cluster: of, .. } => self.leader_for_operator(*of).map(drop),
+            Effect::Compact { cluster: of } | Effect::Defragment { cluster: of, .. } => {
+                self.leader_for_operator(*of).map(drop)
+            }
             Effect::Disarm { id, alarm, cluster: of } => self.disarm(*of, *id, *alarm),
             Effect::EnableDowngrade { to, cluster: of } => {
                 self.leader_for_operator(*of)?;
@@ -208,7 +217,13 @@ impl Sim<'_> {
 
     /// What was made for a cluster object that is gone meanwhile is collected again.
     fn clean_if_ownerless(&mut self, cluster: &Cluster) {
-        if self.kube.now.cluster.as_ref().is_none_or(|now| uid(now.id) != uid(cluster.id)) {
+        if self
+            .kube
+            .now
+            .cluster
+            .as_ref()
+            .is_none_or(|now| uid(now.id) != uid(cluster.id))
+        {
             self.queue.at(self.now + 2000, Event::Collect);
         }
     }

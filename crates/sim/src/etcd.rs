@@ -3,9 +3,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{
-    Alarm, Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Voice,
-};
+use stateward_plan::etcd::{Alarm, Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Voice};
 
 use crate::queue::{Event, Id, Ms};
 use crate::raft::{Change, Conf, Data, Entry, Refused, What, quorum, voters};
@@ -83,14 +81,21 @@ impl Sim<'_> {
         if pod.owner == self.ledger.owner && minor < self.ledger.floor {
             return Start::Exit(
                 1,
-                format!("cluster cannot be downgraded (current version: 3.{minor} is lower than determined cluster version: 3.{})", self.ledger.floor),
+                format!(
+                    "cluster cannot be downgraded (current version: 3.{minor} is lower than determined cluster version: 3.{})",
+                    self.ledger.floor
+                ),
             );
         }
         if volume.data.is_some() {
             return self.start_with_data(id, place, &pod.launch);
         }
         match &pod.launch {
-            Launch::Sealed => Start::Exit(1, "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs".into()),
+            Launch::Sealed => Start::Exit(
+                1,
+                "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs"
+                    .into(),
+            ),
             Launch::Join { members } => self.start_joining(id, place, members),
             Launch::Seed { token } => {
                 let first = vec![pod.name.clone()];
@@ -137,7 +142,11 @@ impl Sim<'_> {
         let own = &self.processes[&id];
         let side = self.nodes[own.node].side;
         let waits_for_another = self.processes.iter().any(|(other, process)| {
-            *other != id && process.owner == own.owner && process.joins && !process.serves && process.up_since + 7000 > self.now
+            *other != id
+                && process.owner == own.owner
+                && process.joins
+                && !process.serves
+                && process.up_since + 7000 > self.now
         });
         if waits_for_another && !own.hung {
             return Start::Hang;
@@ -151,21 +160,33 @@ impl Sim<'_> {
                 && members.iter().any(|(name, _)| *name == process.name)
         });
         let Some(known) = peer.and_then(|(other, _)| self.data_of(*other)) else {
-            return Start::Exit(1, "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs".into());
+            return Start::Exit(
+                1,
+                "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs"
+                    .into(),
+            );
         };
         let urls: usize = known.conf.iter().map(|member| member.peer_urls.len()).sum();
         if urls != members.len() {
             return Start::Exit(1, "error validating peerURLs: member count is unequal".into());
         }
-        let unmatched = known
-            .conf
-            .iter()
-            .any(|member| member.peer_urls.iter().any(|url| members.iter().all(|(_, other)| other != url)));
+        let unmatched = known.conf.iter().any(|member| {
+            member
+                .peer_urls
+                .iter()
+                .any(|url| members.iter().all(|(_, other)| other != url))
+        });
         let Some(listed) = known.conf.iter().find(|member| member.peer_urls.contains(&own_url)) else {
-            return Start::Exit(1, "error validating peerURLs: unmatched member while checking PeerURLs".into());
+            return Start::Exit(
+                1,
+                "error validating peerURLs: unmatched member while checking PeerURLs".into(),
+            );
         };
         if unmatched {
-            return Start::Exit(1, "error validating peerURLs: unmatched member while checking PeerURLs".into());
+            return Start::Exit(
+                1,
+                "error validating peerURLs: unmatched member while checking PeerURLs".into(),
+            );
         }
         let forgot = listed.name.is_some() && !listed.learner;
         let data = Data {
@@ -200,8 +221,15 @@ impl Sim<'_> {
         conf.sort_by_key(|member| member.id);
         let ids: Vec<String> = conf.iter().map(|member| member.id.to_string()).collect();
         let cluster = hash(&ids.iter().map(String::as_str).collect::<Vec<_>>()) >> 16;
-        let Some(own) = conf.iter().find(|member| member.name.as_ref() == Some(name)).map(|member| member.id) else {
-            return Start::Exit(1, "couldn't find local name in the initial cluster configuration".into());
+        let Some(own) = conf
+            .iter()
+            .find(|member| member.name.as_ref() == Some(name))
+            .map(|member| member.id)
+        else {
+            return Start::Exit(
+                1,
+                "couldn't find local name in the initial cluster configuration".into(),
+            );
         };
         if first.len() > 1 {
             // A member of several asks the others first whether it was there before.
@@ -209,7 +237,9 @@ impl Sim<'_> {
                 process.owner == owner
                     && process.name != *name
                     && self.awake(*id)
-                    && self.data_of(*id).is_some_and(|data| data.cluster == cluster && data.log.len() > first.len())
+                    && self
+                        .data_of(*id)
+                        .is_some_and(|data| data.cluster == cluster && data.log.len() > first.len())
             });
             if known && self.ledger.founders.contains(&own) {
                 return Start::Exit(1, format!("member {} has already been bootstrapped", own));
@@ -341,8 +371,17 @@ impl Sim<'_> {
         let leader = self.leader_for_operator(cluster)?;
         let data = self.data_of(leader).ok_or("no data")?;
         let minor = self.processes[&leader].version.minor();
-        let oldest = self.processes.values().filter(|process| process.serves).map(|process| process.version.minor()).min();
-        if data.conf.iter().any(|member| member.peer_urls.iter().any(|known| known == url)) {
+        let oldest = self
+            .processes
+            .values()
+            .filter(|process| process.serves)
+            .map(|process| process.version.minor())
+            .min();
+        if data
+            .conf
+            .iter()
+            .any(|member| member.peer_urls.iter().any(|known| known == url))
+        {
             return Err("etcdserver: Peer URLs already exists".into());
         }
         if learner && oldest.is_some_and(|oldest| oldest < 4) {
@@ -433,7 +472,9 @@ impl Sim<'_> {
             return Err("etcdserver: not leader".into());
         }
         let voter = voters(&data.conf).any(|member| member.id == to);
-        let target = self.process_of(cluster.0, to).filter(|target| self.connected(leader, *target));
+        let target = self
+            .process_of(cluster.0, to)
+            .filter(|target| self.connected(leader, *target));
         let (true, Some(target)) = (voter, target) else {
             return Err("etcdserver: bad leader transferee".into());
         };
@@ -469,7 +510,10 @@ impl Sim<'_> {
         });
         let Some(leader) = leader else { return };
         let full = self.volumes.values().any(|volume| {
-            volume.data.as_ref().is_some_and(|data| data.alarm == Some(Alarm::NoSpace))
+            volume
+                .data
+                .as_ref()
+                .is_some_and(|data| data.alarm == Some(Alarm::NoSpace))
         });
         if full || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
             return;

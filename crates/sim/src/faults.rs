@@ -70,7 +70,12 @@ impl Sim<'_> {
                     self.nodes[node].side = u8::from(self.dice.per_mille(300));
                 }
                 let sides: Vec<String> = self.nodes.iter().map(|node| node.side.to_string()).collect();
-                self.tell(|| format!("fault: the network is cut in two for {long} ms: sides {}", sides.join(" ")));
+                self.tell(|| {
+                    format!(
+                        "fault: the network is cut in two for {long} ms: sides {}",
+                        sides.join(" ")
+                    )
+                });
                 self.queue.at(self.now + long, Event::Reconnect);
             }
             10 => {
@@ -159,7 +164,10 @@ impl Sim<'_> {
                 self.volumes.iter().any(|(id, volume)| {
                     !volumes.contains(id)
                         && !volume.corrupt
-                        && volume.data.as_ref().is_some_and(|data| data.id == line.id && data.alarm != Some(Alarm::Corrupt))
+                        && volume
+                            .data
+                            .as_ref()
+                            .is_some_and(|data| data.id == line.id && data.alarm != Some(Alarm::Corrupt))
                 })
             })
             .count();
@@ -167,7 +175,9 @@ impl Sim<'_> {
     }
 
     fn may_lose_pod(&self, name: &MemberName) -> bool {
-        let Some(pod) = self.kube.now.pods.get(name) else { return false };
+        let Some(pod) = self.kube.now.pods.get(name) else {
+            return false;
+        };
         pod.durable || pod.volume.is_some_and(|volume| self.may_lose(&[volume]))
     }
 
@@ -207,7 +217,12 @@ impl Sim<'_> {
     fn node_gone(&mut self) {
         let node = self.dice.index(self.nodes.len());
         let left = self.nodes.iter().filter(|node| !node.gone).count();
-        let on_it: Vec<Id> = self.volumes.iter().filter(|(_, volume)| volume.node == Some(node)).map(|(id, _)| *id).collect();
+        let on_it: Vec<Id> = self
+            .volumes
+            .iter()
+            .filter(|(_, volume)| volume.node == Some(node))
+            .map(|(id, _)| *id)
+            .collect();
         if left <= 2 || !self.nodes[node].obeys() || !self.may_lose(&on_it) {
             return;
         }
@@ -246,7 +261,12 @@ impl Sim<'_> {
 
     pub(crate) fn wipe(&mut self, pod: Id, volume: Id) {
         let name = self.kube.pod(pod).map(|pod| pod.name.clone());
-        self.tell(|| format!("fault: the volume of {} is emptied", name.map_or_else(String::new, |name| name.0)));
+        self.tell(|| {
+            format!(
+                "fault: the volume of {} is emptied",
+                name.map_or_else(String::new, |name| name.0)
+            )
+        });
         if let Some(volume) = self.volumes.get_mut(&volume) {
             volume.data = None;
         }
@@ -255,9 +275,16 @@ impl Sim<'_> {
     }
 
     fn corrupt_a_volume(&mut self) {
-        let Some((pod, volume)) = self.some_sealed() else { return };
+        let Some((pod, volume)) = self.some_sealed() else {
+            return;
+        };
         let name = self.kube.pod(pod).map(|pod| pod.name.clone());
-        self.tell(|| format!("fault: the data of {} is broken", name.map_or_else(String::new, |name| name.0)));
+        self.tell(|| {
+            format!(
+                "fault: the data of {} is broken",
+                name.map_or_else(String::new, |name| name.0)
+            )
+        });
         if let Some(volume) = self.volumes.get_mut(&volume) {
             volume.corrupt = true;
         }
@@ -266,9 +293,16 @@ impl Sim<'_> {
     }
 
     fn raise_alarm(&mut self, alarm: Alarm) {
-        let Some((pod, volume)) = self.some_sealed() else { return };
+        let Some((pod, volume)) = self.some_sealed() else {
+            return;
+        };
         let name = self.kube.pod(pod).map(|pod| pod.name.clone());
-        self.tell(|| format!("fault: etcd raises {alarm:?} for {}", name.map_or_else(String::new, |name| name.0)));
+        self.tell(|| {
+            format!(
+                "fault: etcd raises {alarm:?} for {}",
+                name.map_or_else(String::new, |name| name.0)
+            )
+        });
         if let Some(data) = self.volumes.get_mut(&volume).and_then(|volume| volume.data.as_mut()) {
             data.alarm = Some(alarm);
         }
@@ -279,7 +313,9 @@ impl Sim<'_> {
         let Some(name) = self.some_pod().filter(|name| self.may_lose_pod(name)) else {
             return;
         };
-        let Some(pod) = self.kube.now.pods.get(&name).cloned() else { return };
+        let Some(pod) = self.kube.now.pods.get(&name).cloned() else {
+            return;
+        };
         self.tell(|| format!("fault: pod {name} is evicted"));
         self.processes.remove(&pod.id);
         self.kube.change_pod(pod.id, |pod| {
@@ -307,7 +343,9 @@ impl Sim<'_> {
 
     fn delete_pod_and_claim(&mut self) {
         let names: Vec<MemberName> = self.kube.now.claims.keys().cloned().collect();
-        let Some(name) = self.dice.pick(&names).cloned() else { return };
+        let Some(name) = self.dice.pick(&names).cloned() else {
+            return;
+        };
         let volume = self.kube.now.claims.get(&name).and_then(|claim| claim.volume);
         if volume.is_some_and(|volume| !self.may_lose(&[volume])) {
             return;
@@ -326,7 +364,9 @@ impl Sim<'_> {
     }
 
     fn lose_a_claim(&mut self) {
-        let Some((pod, volume)) = self.some_sealed() else { return };
+        let Some((pod, volume)) = self.some_sealed() else {
+            return;
+        };
         let Some(name) = self.kube.pod(pod).filter(|pod| pod.durable).map(|pod| pod.name.clone()) else {
             return;
         };
@@ -351,10 +391,16 @@ impl Sim<'_> {
     /// Somebody adds a learner of their own with etcdctl.
     fn add_a_stranger(&mut self) {
         let cluster = self.processes.keys().find_map(|id| Some(self.data_of(*id)?.cluster));
-        let known = self.ledger.conf.iter().any(|line| line.peer_urls.iter().any(|url| url.contains("elsewhere")));
+        let known = self
+            .ledger
+            .conf
+            .iter()
+            .any(|line| line.peer_urls.iter().any(|url| url.contains("elsewhere")));
         if let Some(cluster) = cluster
             && !known
-            && self.add_member(ClusterId(cluster), "http://elsewhere:2380", true).is_ok()
+            && self
+                .add_member(ClusterId(cluster), "http://elsewhere:2380", true)
+                .is_ok()
         {
             self.tell(|| "user: adds a learner of their own with etcdctl".into());
         }

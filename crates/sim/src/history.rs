@@ -90,13 +90,21 @@ impl Sim<'_> {
                 .as_ref()
                 .and_then(|cluster| cluster.report.as_ref())
                 .map_or_else(String::new, |report| report.waiting.clone());
-            self.break_rule(name::CONVERGES, format!("it did not within {} min; the status says: {words}", PATIENCE / 60_000));
+            self.break_rule(
+                name::CONVERGES,
+                format!("it did not within {} min; the status says: {words}", PATIENCE / 60_000),
+            );
         }
     }
 
     /// A majority of volumes is gone and the status says so: nothing more can be asked.
     fn excused(&self) -> bool {
-        let report = self.kube.now.cluster.as_ref().and_then(|cluster| cluster.report.as_ref());
+        let report = self
+            .kube
+            .now
+            .cluster
+            .as_ref()
+            .and_then(|cluster| cluster.report.as_ref());
         self.ledger.majority_lost && report.is_some_and(|report| !report.waiting.is_empty())
     }
 
@@ -105,7 +113,10 @@ impl Sim<'_> {
         if !self.calm {
             return;
         }
-        let silent = plan.effects.is_empty() && plan.record == cluster.record && cluster.report.as_ref() == Some(&plan.report);
+        let silent = plan.effects.is_empty()
+            && plan.report.waiting.is_empty()
+            && plan.record == cluster.record
+            && cluster.report.as_ref() == Some(&plan.report);
         let differs = self.differs(cluster, world);
         if silent && differs.is_none() {
             if self.settled.is_none() {
@@ -129,12 +140,17 @@ impl Sim<'_> {
         if intent.hibernate {
             return None;
         }
+        if world.list.is_none() {
+            return Some("nobody proves a member list".into());
+        }
         let target = cluster.record.current.as_ref();
         if let Some(pod) = world.pods.values().find(|pod| Some(&pod.version) != target) {
             return Some(format!("a pod runs {}", pod.version));
         }
         let services = &world.services;
-        let made = services.peer.as_deref() == Some("p") && services.client.as_deref() == Some("c") && services.budget.as_deref() == Some("b");
+        let made = services.peer.as_deref() == Some("p")
+            && services.client.as_deref() == Some("c")
+            && services.budget.as_deref() == Some("b");
         if !made {
             return Some("a service is missing".into());
         }
@@ -147,7 +163,11 @@ impl Sim<'_> {
         if voters < 3 || !self.dice.per_mille(300) {
             return false;
         }
-        let leader = self.processes.iter().find(|(_, process)| process.leads).map(|(id, _)| *id);
+        let leader = self
+            .processes
+            .iter()
+            .find(|(_, process)| process.leads)
+            .map(|(id, _)| *id);
         let followers: Vec<_> = self
             .kube
             .now

@@ -16,7 +16,14 @@ const EVICTION: Ms = 300_000;
 const LONGEST_BACKOFF: Ms = 80_000;
 
 impl Sim<'_> {
-    pub(crate) fn create_pod(&mut self, owner: Id, name: &MemberName, launch: Launch, shown: Pod, durable: bool) -> Result<(), String> {
+    pub(crate) fn create_pod(
+        &mut self,
+        owner: Id,
+        name: &MemberName,
+        launch: Launch,
+        shown: Pod,
+        durable: bool,
+    ) -> Result<(), String> {
         if self.kube.now.pods.contains_key(name) {
             return Err(format!("pods \"{name}\" already exists"));
         }
@@ -64,10 +71,12 @@ impl Sim<'_> {
     }
 
     fn block(&mut self, pod: Id, reason: &str, message: &str, retry: Option<Event>) {
-        let same = self
-            .kube
-            .pod(pod)
-            .is_some_and(|pod| pod.shown.blocked.as_ref().is_some_and(|blocked| blocked.reason == reason && blocked.message == message));
+        let same = self.kube.pod(pod).is_some_and(|pod| {
+            pod.shown
+                .blocked
+                .as_ref()
+                .is_some_and(|blocked| blocked.reason == reason && blocked.message == message)
+        });
         if !same {
             self.kube.change_pod(pod, |pod| {
                 pod.shown.blocked = Some(Blocked {
@@ -98,10 +107,17 @@ impl Sim<'_> {
                 return self.block(id, "Unschedulable", "persistentvolumeclaim not found", again);
             };
             if claim.shown.terminating || claim.shown.lost {
-                return self.block(id, "Unschedulable", "persistentvolumeclaim is being deleted or lost", again);
+                return self.block(
+                    id,
+                    "Unschedulable",
+                    "persistentvolumeclaim is being deleted or lost",
+                    again,
+                );
             }
             volume = claim.volume;
-            pinned = volume.and_then(|volume| self.volumes.get(&volume)).and_then(|volume| volume.node);
+            pinned = volume
+                .and_then(|volume| self.volumes.get(&volume))
+                .and_then(|volume| volume.node);
         }
         let used = |node: usize| self.kube.now.pods.values().filter(|pod| pod.node == Some(node)).count();
         let fits: Vec<usize> = (0..self.nodes.len())
@@ -111,7 +127,12 @@ impl Sim<'_> {
         let fewest = fits.iter().map(|node| used(*node)).min();
         let best: Vec<usize> = fits.into_iter().filter(|node| Some(used(*node)) == fewest).collect();
         let Some(&node) = self.dice.pick(&best) else {
-            return self.block(id, "Unschedulable", "no node fits (volume node affinity, or nodes are dead)", again);
+            return self.block(
+                id,
+                "Unschedulable",
+                "no node fits (volume node affinity, or nodes are dead)",
+                again,
+            );
         };
         let volume = volume.unwrap_or_else(|| {
             let made = self.kube.new_id();
@@ -152,7 +173,12 @@ impl Sim<'_> {
             return self.block(id, "ImagePullBackOff", "the image does not exist", None);
         }
         if self.nodes[node].no_images_until > self.now && !pod.shown.ever_ran {
-            return self.block(id, "ImagePullBackOff", "the registry does not answer", Some(Event::Start(id)));
+            return self.block(
+                id,
+                "ImagePullBackOff",
+                "the registry does not answer",
+                Some(Event::Start(id)),
+            );
         }
         self.incarnations += 1;
         let incarnation = self.incarnations;
@@ -175,7 +201,10 @@ impl Sim<'_> {
             crashes_until: place.map_or(0, |volume| volume.crashes_until),
         };
         if self.processes.values().any(|other| other.volume == volume) {
-            self.break_rule("two processes on one volume", format!("pod {} starts on a volume in use", pod.name));
+            self.break_rule(
+                "two processes on one volume",
+                format!("pod {} starts on a volume in use", pod.name),
+            );
         }
         self.processes.insert(id, process);
         self.kube.change_pod(id, |pod| {
@@ -190,7 +219,9 @@ impl Sim<'_> {
 
     /// A container ended by itself; its kubelet starts it again, later each time.
     pub(crate) fn container_ends(&mut self, id: Id, code: i32, words: &str) {
-        let Some(process) = self.processes.remove(&id) else { return };
+        let Some(process) = self.processes.remove(&id) else {
+            return;
+        };
         self.tell(|| format!("etcd: {} ends with {code}: {words}", process.name));
         let Some(pod) = self.kube.pod(id).cloned() else { return };
         let count = pod.shown.restarts + 1;
@@ -215,7 +246,9 @@ impl Sim<'_> {
     }
 
     pub(crate) fn delete_pod(&mut self, name: &MemberName, how: Option<Stop>) {
-        let Some(pod) = self.kube.now.pods.get(name).cloned() else { return };
+        let Some(pod) = self.kube.now.pods.get(name).cloned() else {
+            return;
+        };
         let operator = how.is_some();
         if how == Some(Stop::Force) {
             self.kube.change_pod(pod.id, |pod| pod.by_operator = true);
@@ -273,7 +306,9 @@ impl Sim<'_> {
             .now
             .claims
             .iter()
-            .filter(|(name, claim)| claim.shown.terminating && !self.kube.now.pods.get(*name).is_some_and(|pod| pod.durable))
+            .filter(|(name, claim)| {
+                claim.shown.terminating && !self.kube.now.pods.get(*name).is_some_and(|pod| pod.durable)
+            })
             .map(|(name, _)| name.clone())
             .collect();
         for name in done {
@@ -304,7 +339,13 @@ impl Sim<'_> {
     }
 
     fn pods_on(&self, node: usize) -> Vec<Id> {
-        self.kube.now.pods.values().filter(|pod| pod.node == Some(node)).map(|pod| pod.id).collect()
+        self.kube
+            .now
+            .pods
+            .values()
+            .filter(|pod| pod.node == Some(node))
+            .map(|pod| pod.id)
+            .collect()
     }
 
     pub(crate) fn evict_pods(&mut self, node: usize, absence: u32) {
@@ -334,13 +375,22 @@ impl Sim<'_> {
         state.cut_from_api = false;
         if self.kube.dead_nodes_mut().remove(&node_name(node)).is_some() {
             let until = self.now + 30_000;
-            let names: Vec<MemberName> =
-                self.kube.now.pods.values().filter(|pod| pod.node == Some(node)).map(|pod| pod.name.clone()).collect();
+            let names: Vec<MemberName> = self
+                .kube
+                .now
+                .pods
+                .values()
+                .filter(|pod| pod.node == Some(node))
+                .map(|pod| pod.name.clone())
+                .collect();
             self.ledger.given_up.extend(names.into_iter().map(|name| (name, until)));
         }
-        self.processes.retain(|_, process| !(process.node == node && process.orphan));
+        self.processes
+            .retain(|_, process| !(process.node == node && process.orphan));
         for id in self.pods_on(node) {
-            let Some(pod) = self.kube.pod(id).cloned() else { continue };
+            let Some(pod) = self.kube.pod(id).cloned() else {
+                continue;
+            };
             if pod.shown.terminating {
                 self.queue.at(self.now + 100, Event::Stopped(id));
             } else if !self.processes.contains_key(&id) {

@@ -71,7 +71,11 @@ impl Sim<'_> {
     pub(crate) fn wake_operator(&mut self, index: usize, at: Ms) {
         let now = self.now;
         let operator = &mut self.operators[index];
-        if operator.alive && operator.leads && operator.round.is_none() && (operator.next_round <= now || at < operator.next_round) {
+        if operator.alive
+            && operator.leads
+            && operator.round.is_none()
+            && (operator.next_round <= now || at < operator.next_round)
+        {
             operator.next_round = at.max(now + 1);
             self.queue.at(operator.next_round, Event::Round(index));
         }
@@ -104,7 +108,12 @@ impl Sim<'_> {
         operator.alive = true;
         operator.cache = shown;
         let letter = operator.letter;
-        self.tell(|| format!("operator {letter} starts{}", if behind { " and is shown the past" } else { "" }));
+        self.tell(|| {
+            format!(
+                "operator {letter} starts{}",
+                if behind { " and is shown the past" } else { "" }
+            )
+        });
         let soon = self.now + 100;
         self.wake_operator(index, soon);
     }
@@ -130,7 +139,13 @@ impl Sim<'_> {
     }
 
     pub(crate) fn yield_leadership(&mut self, index: usize) {
-        if self.operators.iter().filter(|operator| operator.leads && operator.alive).count() < 2 {
+        if self
+            .operators
+            .iter()
+            .filter(|operator| operator.leads && operator.alive)
+            .count()
+            < 2
+        {
             return;
         }
         let operator = &mut self.operators[index];
@@ -208,7 +223,9 @@ impl Sim<'_> {
 
     fn fresh_names(&self, index: usize, count: usize) -> Vec<MemberName> {
         let operator = &self.operators[index];
-        (0..count as u32).map(|more| MemberName(format!("demo-{}{}", operator.letter, operator.names + more))).collect()
+        (0..count as u32)
+            .map(|more| MemberName(format!("demo-{}{}", operator.letter, operator.names + more)))
+            .collect()
     }
 
     pub(crate) fn begin_round(&mut self, index: usize) {
@@ -225,7 +242,11 @@ impl Sim<'_> {
         self.rounds += 1;
         let world = self.observe(index, &cluster);
         let plan = (self.subject.plan)(&cluster.intent, &cluster.record, &world, stamp(self.now));
-        let used = plan.effects.iter().any(|effect| names_a_fresh_one(effect, &world.fresh_names)) || plan.record.bootstrap != cluster.record.bootstrap;
+        let used = plan
+            .effects
+            .iter()
+            .any(|effect| names_a_fresh_one(effect, &world.fresh_names))
+            || plan.record.bootstrap != cluster.record.bootstrap;
         if used {
             self.operators[index].names += world.fresh_names.len() as u32;
         }
@@ -250,7 +271,11 @@ impl Sim<'_> {
         if known.as_ref() != Some(&plan.report) || !plan.effects.is_empty() {
             self.tell(|| {
                 let effects: Vec<String> = plan.effects.iter().map(ToString::to_string).collect();
-                let waiting = if plan.report.waiting.is_empty() { "as wished" } else { &plan.report.waiting };
+                let waiting = if plan.report.waiting.is_empty() {
+                    "as wished"
+                } else {
+                    &plan.report.waiting
+                };
                 format!("operator {letter} plans: {waiting} [{}]", effects.join("; "))
             });
         }
@@ -271,7 +296,10 @@ impl Sim<'_> {
         let (lost, answer_lost) = if self.calm {
             (false, false)
         } else {
-            (self.dice.per_mille(self.profile.api_errors), self.dice.per_mille(self.profile.api_errors))
+            (
+                self.dice.per_mille(self.profile.api_errors),
+                self.dice.per_mille(self.profile.api_errors),
+            )
         };
         let what = match round.step.checked_sub(1) {
             None => "write the status".to_owned(),
@@ -291,7 +319,11 @@ impl Sim<'_> {
         round.step += 1;
         match result {
             Ok(()) if round.step <= round.plan.effects.len() => {
-                let delay = if self.calm { 5 } else { self.dice.between(1, self.profile.slowest_call) };
+                let delay = if self.calm {
+                    5
+                } else {
+                    self.dice.between(1, self.profile.slowest_call)
+                };
                 self.operators[index].round = Some(round);
                 self.queue.at(self.now + delay, Event::Step(index, epoch));
             }
@@ -335,7 +367,11 @@ impl Sim<'_> {
 
     /// The spec and record that the API holds now.
     pub(crate) fn present(&self) -> Option<(&Intent, &Record)> {
-        self.kube.now.cluster.as_ref().map(|cluster| (&cluster.intent, &cluster.record))
+        self.kube
+            .now
+            .cluster
+            .as_ref()
+            .map(|cluster| (&cluster.intent, &cluster.record))
     }
 }
 

@@ -248,7 +248,11 @@ impl Sim<'_> {
         for id in deposed {
             if let Some(process) = self.processes.get_mut(&id) {
                 process.leads = id == leader;
-                if let Some(data) = self.volumes.get_mut(&process.volume).and_then(|volume| volume.data.as_mut()) {
+                if let Some(data) = self
+                    .volumes
+                    .get_mut(&process.volume)
+                    .and_then(|volume| volume.data.as_mut())
+                {
                     data.term = term;
                 }
             }
@@ -281,8 +285,9 @@ impl Sim<'_> {
         });
         let length = data.log.len();
         self.replicate(leader);
-        self.data_of(leader)
-            .is_some_and(|data| data.committed >= length && data.log.get(length - 1).map(|entry| entry.serial) == Some(serial))
+        self.data_of(leader).is_some_and(|data| {
+            data.committed >= length && data.log.get(length - 1).map(|entry| entry.serial) == Some(serial)
+        })
     }
 
     /// Sends the leader's log to everybody it reaches and commits what a majority has.
@@ -302,7 +307,10 @@ impl Sim<'_> {
                 acknowledged += usize::from(!member.learner);
                 continue;
             }
-            let Some(other) = self.process_of(own.cluster, member.id).filter(|other| self.connected(leader, *other)) else {
+            let Some(other) = self
+                .process_of(own.cluster, member.id)
+                .filter(|other| self.connected(leader, *other))
+            else {
                 continue;
             };
             let (slow, place) = match self.processes.get_mut(&other) {
@@ -410,7 +418,10 @@ impl Sim<'_> {
             .collect();
         for id in out {
             if let Some(process) = self.processes.get_mut(&id)
-                && let Some(data) = self.volumes.get_mut(&process.volume).and_then(|volume| volume.data.as_mut())
+                && let Some(data) = self
+                    .volumes
+                    .get_mut(&process.volume)
+                    .and_then(|volume| volume.data.as_mut())
             {
                 let own = data.id;
                 Rc::make_mut(&mut data.conf).retain(|member| member.id != own);

@@ -43,8 +43,11 @@ impl Sim<'_> {
         let list_leader = world.list.as_ref().and_then(|list| list.leader);
         let all_voters = world.list.as_ref().map_or(0, |list| list.voters().count());
         let quorum = all_voters / 2 + 1;
-        let is_healthy_voter =
-            |name: &MemberName| listed.get(name).is_some_and(|line| !line.learner && healthy(world, name, line));
+        let is_healthy_voter = |name: &MemberName| {
+            listed
+                .get(name)
+                .is_some_and(|line| !line.learner && healthy(world, name, line))
+        };
         let healthy_voters = listed.keys().filter(|name| is_healthy_voter(name)).count();
         let recovers = plan.record.recovery.is_some() || record.recovery.is_some();
         if intent.paused && !plan.effects.is_empty() {
@@ -58,7 +61,12 @@ impl Sim<'_> {
                 Effect::AddMember { learner: true, .. } => added_learners += 1,
                 Effect::AddMember { learner: false, .. } => {
                     changes += 1;
-                    let learners_can_be = world.pods.values().map(|pod| &pod.version).chain([&intent.version]).all(|version| version.has_learners());
+                    let learners_can_be = world
+                        .pods
+                        .values()
+                        .map(|pod| &pod.version)
+                        .chain([&intent.version])
+                        .all(|version| version.has_learners());
                     if learners_can_be {
                         self.break_rule(name::ONE_CHANGE, format!("{effect} although learners can be added"));
                     }
@@ -69,7 +77,11 @@ impl Sim<'_> {
                 Effect::Promote { .. } => changes += 1,
                 Effect::RemoveMember { member, id, .. } => {
                     changes += 1;
-                    let line = world.list.iter().flat_map(|list| &list.members).find(|line| line.id == *id);
+                    let line = world
+                        .list
+                        .iter()
+                        .flat_map(|list| &list.members)
+                        .find(|line| line.id == *id);
                     if line.is_some_and(|line| members::owner(intent, line).is_none()) {
                         self.break_rule(name::STRANGERS, format!("{effect}"));
                     }
@@ -77,7 +89,10 @@ impl Sim<'_> {
                         self.break_rule(name::LEADER, format!("{effect}"));
                     }
                     if is_healthy_voter(member) && all_voters > 1 && healthy_voters - 1 < (all_voters - 1) / 2 + 1 {
-                        self.break_rule(name::QUORUM, format!("{effect} leaves {} of {} voters", healthy_voters - 1, all_voters - 1));
+                        self.break_rule(
+                            name::QUORUM,
+                            format!("{effect} leaves {} of {} voters", healthy_voters - 1, all_voters - 1),
+                        );
                     }
                 }
                 Effect::DeletePod { member, how, .. } => {
@@ -91,7 +106,10 @@ impl Sim<'_> {
                         continue;
                     }
                     if voter && healthy_voters >= quorum && all_voters >= 3 && healthy_voters - stopped < quorum {
-                        self.break_rule(name::QUORUM, format!("{effect} leaves {} of {all_voters} voters", healthy_voters - stopped));
+                        self.break_rule(
+                            name::QUORUM,
+                            format!("{effect} leaves {} of {all_voters} voters", healthy_voters - stopped),
+                        );
                     }
                     if stopped > 1 {
                         self.break_rule(name::QUORUM, format!("{effect}: two members stopped in one round"));
@@ -105,7 +123,9 @@ impl Sim<'_> {
                         self.break_rule(name::QUORUM, format!("{effect}: it answers and nobody proves a list"));
                     }
                     let wish = world.pods.get(member).is_some_and(|pod| {
-                        pod.template == intent.template && Some(&pod.version) == plan.record.target.as_ref() && !pod.ended
+                        pod.template == intent.template
+                            && Some(&pod.version) == plan.record.target.as_ref()
+                            && !pod.ended
                     });
                     if voter && wish && *how == Stop::Restart {
                         self.break_rule(name::NO_RESTART, format!("{effect}: it is as wished"));
@@ -118,19 +138,36 @@ impl Sim<'_> {
                 }
                 Effect::CreatePod { launch, .. } => {
                     let first = matches!(launch, Launch::Seed { .. } | Launch::Static { .. });
-                    if first && record.bootstrap.as_ref().is_some_and(|bootstrap| bootstrap.cluster.is_some()) {
-                        self.break_rule(name::ONE_BOOTSTRAP, format!("{effect}: the record says that it has begun"));
+                    if first
+                        && record
+                            .bootstrap
+                            .as_ref()
+                            .is_some_and(|bootstrap| bootstrap.cluster.is_some())
+                    {
+                        self.break_rule(
+                            name::ONE_BOOTSTRAP,
+                            format!("{effect}: the record says that it has begun"),
+                        );
                     }
                 }
                 _ => {}
             }
         }
-        let many = world.pods.values().map(|pod| &pod.version).chain([&intent.version]).all(|version| version.has_max_learners());
+        let many = world
+            .pods
+            .values()
+            .map(|pod| &pod.version)
+            .chain([&intent.version])
+            .all(|version| version.has_max_learners());
         if changes + usize::from(added_learners > 0) > 1 || (added_learners > 1 && !many) {
-            self.break_rule(name::ONE_CHANGE, format!("{changes} changes and {added_learners} new learners in one plan"));
+            self.break_rule(
+                name::ONE_CHANGE,
+                format!("{changes} changes and {added_learners} new learners in one plan"),
+            );
         }
         let acts = plan.effects.iter().any(|effect| !matches!(effect, Effect::Tell(_)));
-        if !acts && plan.report.waiting.is_empty()
+        if !acts
+            && plan.report.waiting.is_empty()
             && let Some(why) = not_as_wished(intent, world)
         {
             self.break_rule(name::WORDS, format!("nothing is done and nothing said, but {why}"));
@@ -152,22 +189,36 @@ impl Sim<'_> {
             .as_ref()
             .is_some_and(|bootstrap| bootstrap.token == *token && bootstrap.first.contains(member));
         if !recorded {
-            self.break_rule(name::ONE_BOOTSTRAP, format!("{member} starts as a first member that no record names"));
+            self.break_rule(
+                name::ONE_BOOTSTRAP,
+                format!("{member} starts as a first member that no record names"),
+            );
         }
     }
 
     pub(crate) fn check_claim_deletion(&mut self, member: &MemberName, owner: Id) {
-        let Some(claim) = self.kube.now.claims.get(member) else { return };
+        let Some(claim) = self.kube.now.claims.get(member) else {
+            return;
+        };
         if claim.owner != owner {
-            self.break_rule(name::DATA, format!("the claim of {member} belongs to another cluster of that name"));
+            self.break_rule(
+                name::DATA,
+                format!("the claim of {member} belongs to another cluster of that name"),
+            );
             return;
         }
-        let data = claim.volume.and_then(|volume| self.volumes.get(&volume)).and_then(|volume| volume.data.as_ref());
+        let data = claim
+            .volume
+            .and_then(|volume| self.volumes.get(&volume))
+            .and_then(|volume| volume.data.as_ref());
         if let Some(data) = data
             && owner == self.ledger.owner
             && self.ledger.conf.iter().any(|listed| listed.id == data.id)
         {
-            self.break_rule(name::DATA, format!("the data of {member} is deleted, and it is in the list"));
+            self.break_rule(
+                name::DATA,
+                format!("the data of {member} is deleted, and it is in the list"),
+            );
         }
     }
 
@@ -179,23 +230,39 @@ impl Sim<'_> {
         let intent = &cluster.intent;
         let ours = by_name(world, intent).len();
         let conf = self.ledger.conf.clone();
-        let Some(line) = conf.iter().find(|line| line.id == id) else { return };
-        let asked = world.pods.get(member).is_some_and(|pod| pod.marked_to_leave || !intent.is_durable());
+        let Some(line) = conf.iter().find(|line| line.id == id) else {
+            return;
+        };
+        let asked = world
+            .pods
+            .get(member)
+            .is_some_and(|pod| pod.marked_to_leave || !intent.is_durable());
         if ours > intent.size || asked || line.learner || line.name.is_none() {
             return;
         }
         let why_lost = self.really_lost(cluster, member, id);
         if why_lost.is_none() {
-            self.break_rule(name::EVIDENCE, format!("{member} is removed from a cluster of {ours}, and it is not lost"));
+            self.break_rule(
+                name::EVIDENCE,
+                format!("{member} is removed from a cluster of {ours}, and it is not lost"),
+            );
         }
     }
 
     fn really_lost(&self, cluster: &Cluster, member: &MemberName, id: MemberId) -> Option<&'static str> {
-        let volume = self.volumes.values().find(|volume| volume.data.as_ref().is_some_and(|data| data.id == id));
+        let volume = self
+            .volumes
+            .values()
+            .find(|volume| volume.data.as_ref().is_some_and(|data| data.id == id));
         let Some(volume) = volume else {
             return Some("no data");
         };
-        if volume.corrupt || volume.data.as_ref().is_some_and(|data| data.alarm == Some(Alarm::Corrupt)) {
+        if volume.corrupt
+            || volume
+                .data
+                .as_ref()
+                .is_some_and(|data| data.alarm == Some(Alarm::Corrupt))
+        {
             return Some("corrupt");
         }
         if self.ledger.given_up.get(member).is_some_and(|until| *until >= self.now) {
@@ -227,10 +294,16 @@ impl Sim<'_> {
         let another = self.ledger.founded.iter().any(|known| *known != cluster);
         let again = self.ledger.founders.contains(&own) && self.ledger.conf.iter().any(|line| line.id == own);
         let began = self.present().is_some_and(|(_, record)| {
-            record.bootstrap.as_ref().is_some_and(|bootstrap| bootstrap.cluster.is_some())
+            record
+                .bootstrap
+                .as_ref()
+                .is_some_and(|bootstrap| bootstrap.cluster.is_some())
         });
         if again && !self.ledger.majority_lost {
-            self.break_rule(name::MEMORY, format!("{member} starts empty as {own}, which it was before"));
+            self.break_rule(
+                name::MEMORY,
+                format!("{member} starts empty as {own}, which it was before"),
+            );
         } else if another || (again && began) {
             self.break_rule(name::ONE_BOOTSTRAP, format!("{member} founds a second cluster"));
         }
@@ -242,26 +315,39 @@ impl Sim<'_> {
         let process = &self.processes[&process];
         if process.owner == self.ledger.owner && !self.ledger.majority_lost {
             let member = process.name.clone();
-            self.break_rule(name::MEMORY, format!("{member} joins again, empty, under the ID it votes with"));
+            self.break_rule(
+                name::MEMORY,
+                format!("{member} joins again, empty, under the ID it votes with"),
+            );
         }
     }
 
     /// A member was started as the only one of its cluster.
     pub(crate) fn history_was_ended(&mut self, process: Id) {
-        let Some(state) = self.processes.get(&process).filter(|state| state.owner == self.ledger.owner) else {
+        let Some(state) = self
+            .processes
+            .get(&process)
+            .filter(|state| state.owner == self.ledger.owner)
+        else {
             return;
         };
         let member = state.name.clone();
         let others = self.ledger.conf.iter().filter(|line| !line.learner).count() > 1;
         if others && !self.ledger.majority_lost {
-            self.break_rule(name::WRITES, format!("{member} drops all others although a majority of volumes lives"));
+            self.break_rule(
+                name::WRITES,
+                format!("{member} drops all others although a majority of volumes lives"),
+            );
             return;
         }
         let consent = self.present().is_some_and(|(intent, record)| {
             matches!(intent.recovery, Recovery::FromSurvivor(_)) || record.recovery.is_some()
         });
         if !consent {
-            self.break_rule(name::EVIDENCE, format!("{member} drops all others without the user's consent"));
+            self.break_rule(
+                name::EVIDENCE,
+                format!("{member} drops all others without the user's consent"),
+            );
         }
         // From here on the survivor's history is the history.
         let Some(data) = self.data_of(process) else { return };
@@ -273,7 +359,10 @@ impl Sim<'_> {
 
     /// A new leader must have every write that was acknowledged.
     pub(crate) fn check_leader_has_everything(&mut self, leader: Id) {
-        let ours = self.processes.get(&leader).is_some_and(|process| process.owner == self.ledger.owner);
+        let ours = self
+            .processes
+            .get(&leader)
+            .is_some_and(|process| process.owner == self.ledger.owner);
         if !ours || self.ledger.majority_lost {
             return;
         }
@@ -285,7 +374,10 @@ impl Sim<'_> {
             .count();
         let (id, lost) = (data.id, self.ledger.acknowledged.len() - has);
         if lost > 0 {
-            self.break_rule(name::WRITES, format!("the new leader {id} lacks {lost} acknowledged writes"));
+            self.break_rule(
+                name::WRITES,
+                format!("the new leader {id} lacks {lost} acknowledged writes"),
+            );
         }
     }
 
@@ -301,7 +393,10 @@ impl Sim<'_> {
             .filter(|line| {
                 !self.volumes.values().any(|volume| {
                     !volume.corrupt
-                        && volume.data.as_ref().is_some_and(|data| data.id == line.id && data.alarm != Some(Alarm::Corrupt))
+                        && volume
+                            .data
+                            .as_ref()
+                            .is_some_and(|data| data.id == line.id && data.alarm != Some(Alarm::Corrupt))
                 })
             })
             .count();
@@ -309,7 +404,10 @@ impl Sim<'_> {
             return;
         }
         if by_operator {
-            self.break_rule(name::WRITES, format!("the operator destroyed the data of {lost} of {all} voters"));
+            self.break_rule(
+                name::WRITES,
+                format!("the operator destroyed the data of {lost} of {all} voters"),
+            );
         } else {
             self.tell(|| format!("a majority of volumes is lost: {lost} of {all}"));
             self.ledger.majority_lost = true;
@@ -322,12 +420,18 @@ pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
     let Some(list) = &world.list else {
         return (!intent.hibernate || !world.pods.is_empty()).then(|| "nobody proves a member list".into());
     };
-    let voters = list.members.iter().filter(|line| !line.learner && members::owner(intent, line).is_some()).count();
+    let voters = list
+        .members
+        .iter()
+        .filter(|line| !line.learner && members::owner(intent, line).is_some())
+        .count();
     if voters != intent.size {
         return Some(format!("{voters} members vote and {} are wanted", intent.size));
     }
     for line in &list.members {
-        let Some(owner) = members::owner(intent, line) else { continue };
+        let Some(owner) = members::owner(intent, line) else {
+            continue;
+        };
         if line.learner {
             return Some(format!("{owner} is a learner"));
         }
@@ -338,14 +442,20 @@ pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
             None => return Some(format!("{owner} has no pod")),
             Some(pod) if pod.template != intent.template => return Some(format!("{owner} has old settings")),
             Some(pod) if pod.metadata != intent.metadata => return Some(format!("{owner} has old labels")),
-            Some(pod) if pod.launch != stateward_plan::etcd::LaunchKind::Sealed => return Some(format!("{owner} is not sealed")),
+            Some(pod) if pod.launch != stateward_plan::etcd::LaunchKind::Sealed => {
+                return Some(format!("{owner} is not sealed"));
+            }
             Some(_) => {}
         }
         if intent.is_durable() && !world.claims.contains_key(&owner) {
             return Some(format!("{owner} has no claim"));
         }
     }
-    let is_ours = |name: &&MemberName| list.members.iter().any(|line| members::owner(intent, line).as_ref() == Some(*name));
+    let is_ours = |name: &&MemberName| {
+        list.members
+            .iter()
+            .any(|line| members::owner(intent, line).as_ref() == Some(*name))
+    };
     if let Some(extra) = world.pods.keys().chain(world.claims.keys()).find(|name| !is_ours(name)) {
         return Some(format!("{extra} is no member and still has a pod or a claim"));
     }

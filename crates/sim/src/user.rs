@@ -21,8 +21,18 @@ pub(crate) struct User {
     last: Option<Intent>,
 }
 
-const VERSIONS: &[(u64, u64)] =
-    &[(2, 13), (3, 27), (4, 23), (4, 30), (5, 9), (5, 26), (5, 35), (6, 11), (6, 16), (7, 3)];
+const VERSIONS: &[(u64, u64)] = &[
+    (2, 13),
+    (3, 27),
+    (4, 23),
+    (4, 30),
+    (5, 9),
+    (5, 26),
+    (5, 35),
+    (6, 11),
+    (6, 16),
+    (7, 3),
+];
 
 fn version(dice: &mut Dice) -> EtcdVersion {
     let (minor, patch) = VERSIONS[dice.index(VERSIONS.len())];
@@ -39,14 +49,27 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
     Intent {
         namespace: "default".into(),
         name: "demo".into(),
+        domain: String::new(),
         uid: uid(0),
         generation: 1,
         size: size(dice),
-        version: if dice.per_mille(500) { EtcdVersion::new(3, 6, 16) } else { version(dice) },
+        version: if dice.per_mille(500) {
+            EtcdVersion::new(3, 6, 16)
+        } else {
+            version(dice)
+        },
         paused: false,
         hibernate: false,
-        bootstrap: if dice.per_mille(700) { Bootstrap::SeedThenJoin } else { Bootstrap::Parallel },
-        storage: if dice.per_mille(800) { Storage::Durable { bytes: 1 << 30 } } else { Storage::Ephemeral },
+        bootstrap: if dice.per_mille(700) {
+            Bootstrap::SeedThenJoin
+        } else {
+            Bootstrap::Parallel
+        },
+        storage: if dice.per_mille(800) {
+            Storage::Durable { bytes: 1 << 30 }
+        } else {
+            Storage::Ephemeral
+        },
         tls: false,
         template: "t0".into(),
         metadata: "m0".into(),
@@ -60,7 +83,9 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
             2 => Recovery::FromSurvivor(Duration::from_secs(30)),
             _ => Recovery::FromBackup(Duration::from_secs(30)),
         },
-        replace_after: *dice.pick(&[Duration::from_secs(60), Duration::from_secs(300), hours]).unwrap_or(&hours),
+        replace_after: *dice
+            .pick(&[Duration::from_secs(60), Duration::from_secs(300), hours])
+            .unwrap_or(&hours),
         backup_first: false,
         ignore_old_claims: false,
         defragment_above: None,
@@ -133,7 +158,11 @@ impl Sim<'_> {
                 self.edit(|intent| intent.template = template);
             }
             5 => {
-                let kind = self.dice.pick(&["bad-image", "bad-selector", "bad-flag"]).copied().unwrap_or("bad-image");
+                let kind = self
+                    .dice
+                    .pick(&["bad-image", "bad-selector", "bad-flag"])
+                    .copied()
+                    .unwrap_or("bad-image");
                 self.edit(|intent| intent.template = format!("t{number}-{kind}"));
                 self.queue.at(back, Event::TakeBack);
             }
@@ -213,7 +242,15 @@ fn difference(before: &Intent, after: &Intent) -> String {
     say("metadata", before.metadata.clone(), after.metadata.clone());
     say("paused", before.paused.to_string(), after.paused.to_string());
     say("hibernate", before.hibernate.to_string(), after.hibernate.to_string());
-    say("storage", format!("{:?}", before.storage), format!("{:?}", after.storage));
-    say("recovery", format!("{:?}", before.recovery), format!("{:?}", after.recovery));
+    say(
+        "storage",
+        format!("{:?}", before.storage),
+        format!("{:?}", after.storage),
+    );
+    say(
+        "recovery",
+        format!("{:?}", before.recovery),
+        format!("{:?}", after.recovery),
+    );
     words
 }
