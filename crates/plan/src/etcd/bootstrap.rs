@@ -86,10 +86,11 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
     for name in &bootstrap.first {
         let pod = view.world.pods.get(name);
         match pod {
-            // Nothing can be lost with a pod that never ran: a corrected spec reaches it at once.
+            // Nothing can be lost with a pod that never ran: a corrected spec reaches it at once. One that ends again and
+            // again keeps its data on its claim.
             Some(pod)
                 if !pod.terminating
-                    && !pod.ever_ran
+                    && (!pod.ever_ran || (view.intent.is_durable() && !pod.running && pod.blocked.is_some()))
                     && (pod.template != view.intent.template || pod.version != view.version) =>
             {
                 effects.push(Effect::DeletePod {

@@ -94,6 +94,16 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
     for name in &unstarted {
         let pod = view.world.pods.get(name);
         let Some(pod) = pod else { continue };
+        if view.members.get(name).is_some_and(|member| member.answer.is_some()) {
+            return Some(
+                Step::new(
+                    Work::Scaling,
+                    "StartingMember",
+                    format!("{name} has started and tells its name"),
+                )
+                .wake(SOON),
+            );
+        }
         if pod.terminating {
             return Some(Step::new(
                 Work::Scaling,
@@ -105,7 +115,9 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         let mut names: Vec<MemberName> = expected.iter().map(|(name, _)| name.clone()).collect();
         names.sort();
         names.dedup();
-        let stale = pod.initial_cluster != names || pod.launch != LaunchKind::Join;
+        // A sealed one took part before its name was known: it starts from its data, whatever the list was.
+        let stale =
+            pod.launch != LaunchKind::Sealed && (pod.initial_cluster != names || pod.launch != LaunchKind::Join);
         let never_will = pod.ended
             || (!pod.running && super::restart::outdated(view, pod) && (pod.blocked.is_some() || !pod.ever_ran));
         if (stale && (!pod.running || pod.restarts > 0)) || never_will {

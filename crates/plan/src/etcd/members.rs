@@ -63,6 +63,8 @@ pub enum Proof {
     NodeDead(String),
     /// Its pod, and with it its data, is gone (ephemeral storage).
     PodGone,
+    /// Its volume can be used on no node that exists, for longer than a node may be dead.
+    VolumeStranded,
 }
 
 impl Proof {
@@ -75,6 +77,7 @@ impl Proof {
             Self::CrashLoop(last) => format!("it crashes again and again: {last}"),
             Self::Corrupt => "etcd raised the CORRUPT alarm for it".into(),
             Self::NodeDead(node) => format!("its node {node} has been dead for longer than allowed"),
+            Self::VolumeStranded => "its volume can be used on no node that exists".into(),
             Self::PodGone => "its pod is gone, and its ephemeral data with it".into(),
         }
     }
@@ -220,8 +223,42 @@ fn fate(
         (None, Some(claim)) if claim.terminating => Fate::Away("its claim is being deleted".into()),
         (None, Some(_)) if unstarted => Fate::Unstarted,
         (None, Some(_)) => Fate::Away("its pod is gone".into()),
+        (Some(pod), Some(claim))
+            if began
+                && claim.bound
+                && pod.node.is_none()
+                && elapsed(pod.created, now) >= intent.replace_after
+                && pod
+                    .blocked
+                    .as_ref()
+                    .is_some_and(|blocked| says_no_node_has_the_volume(&blocked.message)) =>
+        {
+            Fate::Lost(Proof::VolumeStranded)
+        }
         (Some(pod), _) => from_pod(pod, member, unstarted, healthy_templates),
     }
+}
+
+/// The scheduler's words when every single node lacks the volume, such as "0/3 nodes are available: 3 node(s) had volume
+/// node affinity conflict": the node it lives on does not exist any more. A node that is only dead, full or cordoned is
+/// counted with another reason.
+fn says_no_node_has_the_volume(message: &str) -> bool {
+    let Some((all, reasons)) = message
+        .strip_prefix("0/")
+        .and_then(|rest| rest.split_once(" nodes are available: "))
+    else {
+        return false;
+    };
+    [
+        " node(s) had volume node affinity conflict",
+        " node(s) didn't match PersistentVolume's node affinity",
+    ]
+    .iter()
+    .any(|words| {
+        reasons
+            .strip_prefix(all)
+            .is_some_and(|rest| all != "0" && rest.starts_with(words))
+    })
 }
 
 fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: &BTreeSet<&str>) -> Fate {

@@ -270,6 +270,24 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
     {
         bootstrap.cluster = Some(list.cluster);
     }
+    // What the slowest member runs is what the cluster runs, by the members' own words: a version that is taken back
+    // before the last restart was seen must follow from there (etcd refuses to start below it).
+    let versions: Option<Vec<&EtcdVersion>> = list
+        .voters()
+        .filter_map(|listed| members::owner(intent, listed))
+        .map(|name| match world.voices.get(&name) {
+            Some(Voice::Answered(answer)) => Some(&answer.version),
+            _ => None,
+        })
+        .collect();
+    if let Some(oldest) = versions.and_then(|versions| versions.into_iter().min())
+        && record
+            .current
+            .as_ref()
+            .is_none_or(|current| current.minor() < oldest.minor())
+    {
+        record.current = Some(oldest.clone());
+    }
     record.members = list
         .members
         .iter()
