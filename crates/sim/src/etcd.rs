@@ -308,6 +308,7 @@ impl Sim<'_> {
             version: process_state.version.clone(),
             term: u64::from(data.term),
             index: data.log.len() as u64,
+            storage_minor: (process_state.version.minor() >= 6).then_some(self.ledger.floor),
             db_size: 1 << 20,
             db_in_use: 1 << 20,
             alarms: data.alarm.into_iter().collect(),

@@ -407,7 +407,7 @@ impl Sim<'_> {
     }
 
     /// The stranger goes as it came.
-    fn remove_strangers(&mut self) {
+    pub(crate) fn remove_strangers(&mut self) {
         let strangers: Vec<MemberId> = self
             .ledger
             .conf
@@ -430,9 +430,6 @@ impl Sim<'_> {
         self.tell(|| "faults stop".into());
         self.calm = true;
         self.take_back();
-        if self.dice.per_mille(700) {
-            self.remove_strangers();
-        }
         self.reconnect();
         for node in 0..self.nodes.len() {
             self.nodes[node].no_images_until = 0;

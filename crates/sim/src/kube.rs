@@ -144,6 +144,8 @@ pub(crate) struct Node {
     pub(crate) down: bool,
     /// It never comes back.
     pub(crate) gone: bool,
+    /// Its object is gone too.
+    pub(crate) removed: bool,
     /// Its kubelet cannot reach the API.
     pub(crate) cut_from_api: bool,
     /// The operator cannot reach its pods.

@@ -127,12 +127,7 @@ impl Sim<'_> {
         let fewest = fits.iter().map(|node| used(*node)).min();
         let best: Vec<usize> = fits.into_iter().filter(|node| Some(used(*node)) == fewest).collect();
         let Some(&node) = self.dice.pick(&best) else {
-            return self.block(
-                id,
-                "Unschedulable",
-                "no node fits (volume node affinity, or nodes are dead)",
-                again,
-            );
+            return self.block(id, "Unschedulable", &self.why_no_node_fits(pinned), again);
         };
         let volume = volume.unwrap_or_else(|| {
             let made = self.kube.new_id();
@@ -159,6 +154,29 @@ impl Sim<'_> {
         });
         let delay = self.dice.between(200, self.profile.slowest_start);
         self.queue.at(self.now + delay, Event::Start(id));
+    }
+
+    /// In the scheduler's words.
+    fn why_no_node_fits(&self, pinned: Option<usize>) -> String {
+        let exists = |node: &usize| {
+            !self.nodes[*node].gone
+                || self.kube.now.dead_nodes.contains_key(&node_name(*node))
+                || !self.nodes[*node].removed
+        };
+        let all: Vec<usize> = (0..self.nodes.len()).filter(exists).collect();
+        let (count, dead) = (
+            all.len(),
+            all.iter()
+                .filter(|node| Some(**node) == pinned || pinned.is_none())
+                .count(),
+        );
+        match dead {
+            0 => format!("0/{count} nodes are available: {count} node(s) had volume node affinity conflict."),
+            _ => format!(
+                "0/{count} nodes are available: {dead} node(s) had untolerated taint(s), {} node(s) had volume node affinity conflict.",
+                count - dead
+            ),
+        }
     }
 
     pub(crate) fn start_container(&mut self, id: Id) {
@@ -359,6 +377,7 @@ impl Sim<'_> {
             // The cloud provider takes the node object away; its pods go with it.
             self.tell(|| format!("kubernetes: {} is removed, its pods with it", node_name(node)));
             self.kube.dead_nodes_mut().remove(&node_name(node));
+            self.nodes[node].removed = true;
             for pod in self.pods_on(node) {
                 self.remove_pod(pod);
             }

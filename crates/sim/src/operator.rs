@@ -194,7 +194,7 @@ impl Sim<'_> {
             fresh_names: self.fresh_names(index, cluster.intent.size + 1),
             fresh_token: format!("token-{}{}", self.operators[index].letter, self.operators[index].names),
             dead_nodes: cache.dead_nodes.as_ref().clone(),
-            secrets: Secrets::Unneeded,
+            secrets: Secrets::Good,
             ..World::default()
         };
         let mut asked = Vec::new();

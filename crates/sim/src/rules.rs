@@ -65,7 +65,7 @@ impl Sim<'_> {
                         .pods
                         .values()
                         .map(|pod| &pod.version)
-                        .chain([&intent.version])
+                        .chain(&plan.record.target)
                         .all(|version| version.has_learners());
                     if learners_can_be {
                         self.break_rule(name::ONE_CHANGE, format!("{effect} although learners can be added"));
@@ -157,7 +157,7 @@ impl Sim<'_> {
             .pods
             .values()
             .map(|pod| &pod.version)
-            .chain([&intent.version])
+            .chain(&plan.record.target)
             .all(|version| version.has_max_learners());
         if changes + usize::from(added_learners > 0) > 1 || (added_learners > 1 && !many) {
             self.break_rule(
@@ -440,6 +440,7 @@ pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
         }
         match world.pods.get(&owner) {
             None => return Some(format!("{owner} has no pod")),
+            Some(pod) if pod.terminating => return Some(format!("{owner} is stopping")),
             Some(pod) if pod.template != intent.template => return Some(format!("{owner} has old settings")),
             Some(pod) if pod.metadata != intent.metadata => return Some(format!("{owner} has old labels")),
             Some(pod) if pod.launch != stateward_plan::etcd::LaunchKind::Sealed => {

@@ -192,6 +192,9 @@ impl<'a> Sim<'a> {
                 self.tick_etcd();
                 self.client_writes();
                 self.follow_version();
+                if self.calm {
+                    self.remove_strangers();
+                }
                 self.queue.at(self.now + TICK, Event::Tick);
             }
             Event::Schedule(pod) => self.schedule_pod(pod),

@@ -71,6 +71,7 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
             Storage::Ephemeral
         },
         tls: false,
+        on_delete: false,
         template: "t0".into(),
         metadata: "m0".into(),
         services: ServiceHashes {
