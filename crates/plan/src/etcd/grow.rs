@@ -23,7 +23,7 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
             .wake(LATER),
         );
     }
-    let versions = || view.world.pods.values().map(|pod| &pod.version).chain([&view.version]);
+    let versions = || view.world.pods.values().map(|pod| &pod.version).chain([&view.new_pods]);
     let learners = versions().all(|version| version.has_learners());
     let at_once = if versions().all(|version| version.has_max_learners()) {
         wanted - total
@@ -50,7 +50,7 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
     effects.push(Effect::CreatePod {
         member: first,
         launch: Launch::Join { members },
-        version: view.version.clone(),
+        version: view.new_pods.clone(),
         tls: view.stage,
     });
     // After a promotion etcd refuses the next add until every voter has been connected for 5 s.
@@ -72,9 +72,9 @@ pub(super) fn wanted(view: &View<'_>) -> usize {
 
 /// A healthy member that must go: the user marked it, or it cannot restart with new settings and keep its data.
 pub(super) fn leaves(view: &View<'_>, member: &super::Member<'_>) -> bool {
-    member
-        .pod
-        .is_some_and(|pod| pod.marked_to_leave || (!view.intent.is_durable() && super::restart::outdated(view, pod)))
+    member.pod.is_some_and(|pod| {
+        pod.marked_to_leave || (!view.intent.is_durable() && super::restart::made_otherwise(view, &member.name, pod))
+    })
 }
 
 fn names(members: &[MemberName]) -> String {

@@ -11,18 +11,8 @@ pub(super) fn join(view: &View<'_>) -> Option<Step> {
         Some(list) => join_proven(view, list.cluster, &list.members),
         // Before 3.4 a second voter counts from the moment it is added: the first one alone has no quorum then, and
         // only starting the second brings it back. Its own word is enough to start what it lists.
-        None => start_next(view, believed_list(view)?),
+        None => start_next(view, view.believed_list()?),
     }
-}
-
-/// The list as the members that answer know it, if they agree.
-fn believed_list<'a>(view: &View<'a>) -> Option<&'a [Listed]> {
-    let mut lists = view.world.voices.values().filter_map(|voice| match voice {
-        super::Voice::Answered(answer) => Some(answer.list.as_slice()),
-        super::Voice::Silent(_) => None,
-    });
-    let first = lists.next()?;
-    lists.all(|list| list == first).then_some(first)
 }
 
 fn join_proven(view: &View<'_>, cluster: super::ClusterId, list: &[Listed]) -> Option<Step> {
@@ -119,7 +109,9 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         let stale =
             pod.launch != LaunchKind::Sealed && (pod.initial_cluster != names || pod.launch != LaunchKind::Join);
         let never_will = pod.ended
-            || (!pod.running && super::restart::outdated(view, pod) && (pod.blocked.is_some() || !pod.ever_ran));
+            || (!pod.running
+                && super::restart::made_otherwise(view, name, pod)
+                && (pod.blocked.is_some() || !pod.ever_ran));
         if (stale && (!pod.running || pod.restarts > 0)) || never_will {
             let again = Effect::DeletePod {
                 member: name.clone(),
@@ -159,7 +151,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
     effects.push(Effect::CreatePod {
         member: name.clone(),
         launch: Launch::Join { members: expected },
-        version: view.version.clone(),
+        version: view.new_pods.clone(),
         tls: view.stage_of(name),
     });
     Some(Step::new(Work::Scaling, "StartingMember", format!("starting {name}")).with(effects))

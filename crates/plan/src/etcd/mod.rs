@@ -132,6 +132,8 @@ struct View<'a> {
     members: BTreeMap<MemberName, Member<'a>>,
     /// The version that pods are made with: the accepted target.
     version: EtcdVersion,
+    /// The version of pods that are made now: still the running one until etcd has made its data readable for a lower.
+    new_pods: EtcdVersion,
     /// Why the version in the spec is not followed.
     refused: Option<PathRefused>,
     /// How far TLS between peers is on in the pods that are made now.
@@ -169,6 +171,16 @@ impl View<'_> {
         }
     }
 
+    /// The list as the members that answer know it, if they agree. It may be old.
+    fn believed_list(&self) -> Option<&[Listed]> {
+        let mut lists = self.world.voices.values().filter_map(|voice| match voice {
+            Voice::Answered(answer) => Some(answer.list.as_slice()),
+            Voice::Silent(_) => None,
+        });
+        let first = lists.next()?;
+        lists.all(|list| list == first).then_some(first)
+    }
+
     /// Every voter of the list answers, strangers included only by being few enough not to matter.
     fn all_voters_healthy(&self) -> bool {
         self.voters().all(Member::is_healthy)
@@ -191,6 +203,7 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
         record: &record,
         now,
         members,
+        new_pods: upgrade_path::of_new_pods(&record, world, &version),
         version,
         refused,
         stage: secure::stage(intent, world),

@@ -200,7 +200,7 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
                 doing(format!("starting {survivor} as the only member")).with([Effect::CreatePod {
                     member: survivor.clone(),
                     launch: Launch::ForceNew,
-                    version: view.version.clone(),
+                    version: view.new_pods.clone(),
                     tls: view.stage_of(survivor),
                 }]),
             )

@@ -8,10 +8,12 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
     let mut effects = Vec::new();
     let mut names = Vec::new();
     for member in view.members.values() {
-        // With a list only its members come back; without one, those of the last list.
+        // With a list only its members come back; without one, those of the last list, and those that the members which
+        // answer know: a second voter may have started, and be missed for the quorum, before any list was proven.
+        let has_started = |list: &[super::Listed]| list.iter().any(|listed| listed.name.as_ref() == Some(&member.name));
         let belongs = match &view.world.list {
             Some(_) => member.listed.is_some_and(|listed| listed.name.is_some()),
-            None => view.record.members.contains_key(&member.name),
+            None => view.record.members.contains_key(&member.name) || view.believed_list().is_some_and(has_started),
         };
         if !belongs {
             continue;
@@ -21,7 +23,7 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
                 effects.push(Effect::CreatePod {
                     member: member.name.clone(),
                     launch: Launch::Sealed,
-                    version: view.version.clone(),
+                    version: view.new_pods.clone(),
                     tls: view.stage_of(&member.name),
                 });
                 names.push(member.name.0.as_str());
@@ -41,7 +43,7 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
                 if view.intent.is_durable()
                     && !pod.terminating
                     && !pod.running
-                    && outdated(view, pod)
+                    && made_otherwise(view, &member.name, pod)
                     && pod.blocked.is_some() =>
             {
                 effects.push(Effect::DeletePod {
@@ -62,6 +64,11 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
         )
         .with(effects)
     })
+}
+
+/// The pod would not be made like this now.
+pub(super) fn made_otherwise(view: &View<'_>, member: &super::MemberName, pod: &super::Pod) -> bool {
+    pod.template != view.intent.template || pod.version != view.new_pods || pod.tls != view.stage_of(member)
 }
 
 /// The pod was made from other wishes than today's.

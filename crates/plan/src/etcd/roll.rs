@@ -47,11 +47,11 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
         };
         return Some(Step::new(work, "RollHalted", format!("{done} of {total} members are up to date; halted until {} answers: {why}. To go back, set the old value again", sick.name)).with(relabel).wake(LATER));
     }
-    if !view.intent.is_durable() {
-        return None; // Members without durable data are replaced, not restarted: `grow` and `shrink` do it.
-    }
     if let Some(step) = downgrade(view, record) {
         return Some(step.with(relabel));
+    }
+    if !view.intent.is_durable() {
+        return None; // Members without durable data are replaced, not restarted: `grow` and `shrink` do it.
     }
     if view.intent.on_delete {
         return Some(

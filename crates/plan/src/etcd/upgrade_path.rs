@@ -5,6 +5,7 @@ use stateward_api::EtcdVersion;
 
 use super::intent::Intent;
 use super::record::Record;
+use super::world::{Voice, World};
 
 /// Why a version is not followed, and what to do instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +75,20 @@ pub(super) fn accepted(intent: &Intent, record: &Record) -> (EtcdVersion, Option
         Ok(()) => (intent.version.clone(), None),
         Err(refused) => (record.target.clone().unwrap_or_else(|| current.clone()), Some(refused)),
     }
+}
+
+/// The version that pods are made with now. A lower minor version can read nothing before etcd was told to prepare for
+/// it, so what comes back or joins meanwhile still runs the higher one.
+pub(super) fn of_new_pods(record: &Record, world: &World, goal: &EtcdVersion) -> EtcdVersion {
+    let Some(current) = record.current.as_ref().filter(|current| goal.minor() < current.minor()) else {
+        return goal.clone();
+    };
+    let prepared = record.downgrade.as_ref() == Some(goal)
+        && world.voices.values().all(|voice| match voice {
+            Voice::Answered(answer) => answer.storage_minor.is_none_or(|minor| minor <= goal.minor()),
+            Voice::Silent(_) => true,
+        });
+    if prepared { goal.clone() } else { current.clone() }
 }
 
 #[cfg(test)]
