@@ -108,6 +108,9 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
             }
             Some(pod) => {
                 running |= pod.running;
+                if view.intent.is_durable() && pod.node.is_none() && !view.world.claims.contains_key(name) {
+                    effects.push(Effect::CreateClaim { member: name.clone() });
+                }
                 waiting = waiting.or_else(|| {
                     pod.blocked
                         .as_ref()

@@ -127,6 +127,16 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
                 .with([again]),
             );
         }
+        if view.intent.is_durable() && pod.node.is_none() && !view.world.claims.contains_key(name) {
+            return Some(
+                Step::new(
+                    Work::Scaling,
+                    "StartingMember",
+                    format!("the claim of {name} is made again"),
+                )
+                .with([Effect::CreateClaim { member: name.clone() }]),
+            );
+        }
         let why = match &pod.blocked {
             Some(blocked) => format!("{name} waits to start: {}: {}", blocked.reason, blocked.message),
             None => format!("{name} is starting"),

@@ -223,6 +223,10 @@ fn fate(
         (None, Some(claim)) if claim.terminating => Fate::Away("its claim is being deleted".into()),
         (None, Some(_)) if unstarted => Fate::Unstarted,
         (None, Some(_)) => Fate::Away("its pod is gone".into()),
+        // A pod that waits for a claim that is not there will never run: the claim was deleted under it.
+        (Some(pod), None) if began && !unstarted && pod.node.is_none() && pod.blocked.is_some() && !pod.terminating => {
+            Fate::Lost(Proof::ClaimGone)
+        }
         (Some(pod), Some(claim))
             if began
                 && claim.bound
@@ -272,8 +276,7 @@ fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: 
         // Others run well with the same settings, so the settings are not the reason.
         let settings_are_good = healthy_templates.contains(pod.template.as_str());
         if pod.restarts >= CRASHES_THAT_COUNT
-            && settings_are_good
-            && let Some(words) = says_broken_data(&exit.message)
+            && let Some(words) = says_broken_data(&exit.message, settings_are_good)
         {
             return Fate::Lost(Proof::DataBroken(words));
         }
@@ -304,10 +307,17 @@ fn says_no_data(message: &str) -> bool {
     message.contains("cannot fetch cluster info from peer urls")
 }
 
-/// What etcd, its log and its database say when they cannot read their files.
-fn says_broken_data(message: &str) -> Option<String> {
-    const SIGNS: &[&str] = &[
+/// What etcd, its log and its database say when they cannot read their files. Some of it another version or another
+/// setting could say too; that counts only where others run well with the same.
+fn says_broken_data(message: &str, settings_are_good: bool) -> Option<String> {
+    const SIGNS_OF_BROKEN_FILES: &[&str] = &[
         "crc mismatch",
+        "checksum error",
+        "freepages",
+        "invalid page",
+        "already freed",
+    ];
+    const SIGNS: &[&str] = &[
         "failed to read WAL",
         "cannot be repaired",
         "failed to recover v3 backend",
@@ -315,12 +325,8 @@ fn says_broken_data(message: &str) -> Option<String> {
         "failed to recover v2 store",
         "invalid database",
         "file size too small",
-        "checksum error",
         "version mismatch",
-        "freepages",
         "assertion failed",
-        "already freed",
-        "invalid page",
         "wal: ",
         "snap: ",
         "is corrupt",
@@ -335,7 +341,10 @@ fn says_broken_data(message: &str) -> Option<String> {
     message
         .lines()
         .rev()
-        .find(|line| SIGNS.iter().any(|sign| line.contains(sign)))
+        .find(|line| {
+            let says = |signs: &[&str]| signs.iter().any(|sign| line.contains(sign));
+            says(SIGNS_OF_BROKEN_FILES) || (settings_are_good && says(SIGNS))
+        })
         .map(shorten)
 }
 
