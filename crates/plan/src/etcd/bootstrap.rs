@@ -1,6 +1,7 @@
 //! The one bootstrap of a cluster. Recorded before the first pod is made; never a second time (rule 3).
 
 use super::intent::Bootstrap;
+use super::members::CRASHES_OF_UNKNOWN_REASON;
 use super::record::{Bootstrapped, Record};
 use super::{Effect, Launch, SOON, Step, Stop, View, Work};
 
@@ -87,10 +88,13 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
         let pod = view.world.pods.get(name);
         match pod {
             // Nothing can be lost with a pod that never ran: a corrected spec reaches it at once. One that ends again and
-            // again keeps its data on its claim.
+            // again keeps its data on its claim; without one it has shown by then that it has none.
             Some(pod)
                 if !pod.terminating
-                    && (!pod.ever_ran || (view.intent.is_durable() && !pod.running && pod.blocked.is_some()))
+                    && (!pod.ever_ran
+                        || (!pod.running
+                            && pod.blocked.is_some()
+                            && (view.intent.is_durable() || pod.restarts >= CRASHES_OF_UNKNOWN_REASON)))
                     && (pod.template != view.intent.template || pod.version != view.version) =>
             {
                 effects.push(Effect::DeletePod {

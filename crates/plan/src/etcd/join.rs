@@ -3,7 +3,7 @@
 //!
 //! One at a time, since two members that start with `existing` at the same moment wait for each other's answer (etcd.md).
 
-use super::members::{Fate, initial_cluster, owner};
+use super::members::{Fate, initial_cluster, owner, says_no_data};
 use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, SOON, Step, Stop, View, Work};
 
 pub(super) fn join(view: &View<'_>) -> Option<Step> {
@@ -105,9 +105,12 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         let mut names: Vec<MemberName> = expected.iter().map(|(name, _)| name.clone()).collect();
         names.sort();
         names.dedup();
-        // A sealed one took part before its name was known: it starts from its data, whatever the list was.
-        let stale =
-            pod.launch != LaunchKind::Sealed && (pod.initial_cluster != names || pod.launch != LaunchKind::Join);
+        // A sealed one took part before its name was known: it starts from its data, whatever the list was, if it has any.
+        let stale = match pod.launch {
+            LaunchKind::Join => pod.initial_cluster != names,
+            LaunchKind::Sealed => pod.last_exit.as_ref().is_some_and(|exit| says_no_data(&exit.message)),
+            _ => true,
+        };
         let never_will = pod.ended
             || (!pod.running
                 && super::restart::made_otherwise(view, name, pod)

@@ -12,7 +12,7 @@ use super::world::{Alarm, Answer, Claim, Listed, MemberList, MemberName, Pod, Vo
 /// A crash loop is judged only after so many restarts: one crash proves nothing.
 const CRASHES_THAT_COUNT: u32 = 3;
 /// A crash loop with a reason that we do not know is judged later.
-const CRASHES_OF_UNKNOWN_REASON: u32 = 6;
+pub(super) const CRASHES_OF_UNKNOWN_REASON: u32 = 6;
 
 /// Everything known of one member.
 #[derive(Clone, Debug)]
@@ -193,7 +193,18 @@ fn fate(
             Fate::Away("it sees no leader".into())
         };
     }
-    let unstarted = member.listed.is_some_and(|listed| listed.name.is_none());
+    // Without a proven list the word of any member will do: that one has never started is never taken back.
+    let by_word = || {
+        world.voices.values().any(|voice| {
+            matches!(voice, Voice::Answered(answer) if answer.list.iter().any(|listed| {
+                listed.name.is_none() && owner(intent, listed).as_ref() == Some(&member.name)
+            }))
+        })
+    };
+    let unstarted = match member.listed {
+        Some(listed) => listed.name.is_none(),
+        None => world.list.is_none() && by_word(),
+    };
     let node_dead = member
         .pod
         .and_then(|pod| pod.node.as_ref())
@@ -269,8 +280,10 @@ fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: 
     if let Some(exit) = &pod.last_exit
         && exit.code != 0
         && !pod.terminating
+        // What runs again has outlived its last end, however often there was one.
+        && !pod.running
     {
-        if pod.launch == super::world::LaunchKind::Sealed && says_no_data(&exit.message) {
+        if !unstarted && pod.launch == super::world::LaunchKind::Sealed && says_no_data(&exit.message) {
             return Fate::Lost(Proof::DataGone);
         }
         // Others run well with the same settings, so the settings are not the reason.
@@ -303,7 +316,7 @@ fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: 
 }
 
 /// A sealed member without data knows no peer but itself, and etcd ends with this (3.2 to 3.7).
-fn says_no_data(message: &str) -> bool {
+pub(super) fn says_no_data(message: &str) -> bool {
     message.contains("cannot fetch cluster info from peer urls")
 }
 

@@ -62,6 +62,9 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
         Recovery::Report => Some(
             Step::new(Work::Stuck, "QuorumLost", format!("{words}. Nothing is changed. Set spec.recovery.onQuorumLoss to FromSurvivor or FromBackup to go on, accepting that writes may be lost")).wake(LATER),
         ),
+        Recovery::FromSurvivor(_) if !view.intent.is_durable() => Some(
+            Step::new(Work::Stuck, "SurvivorIsEphemeral", format!("{words}. The survivors' data lives in their pods and would go with a restart: save it with etcdctl snapshot save, then restore it with an EtcdRestore")).wake(LATER),
+        ),
         Recovery::FromSurvivor(delay) => {
             if let Some(left) = wait_left(since, view, delay) {
                 return Some(Step::new(Work::Stuck, "QuorumLost", format!("{words}. Recovery from a survivor begins in {} s", left.as_secs())).wake(left));

@@ -1,7 +1,7 @@
 //! Pods that are missing come back as the members they were, with their data. Nothing is lost by it, so it needs no
 //! quorum, and all come back at once.
 
-use super::members::Fate;
+use super::members::{Fate, owner};
 use super::{Effect, Launch, Step, Stop, View, Work};
 
 pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
@@ -10,10 +10,16 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
     for member in view.members.values() {
         // With a list only its members come back; without one, those of the last list, and those that the members which
         // answer know: a second voter may have started, and be missed for the quorum, before any list was proven.
-        let has_started = |list: &[super::Listed]| list.iter().any(|listed| listed.name.as_ref() == Some(&member.name));
+        let is_started = |listed: &super::Listed| listed.name.as_ref() == Some(&member.name);
+        let is_unstarted =
+            |listed: &super::Listed| listed.name.is_none() && owner(view.intent, listed).as_ref() == Some(&member.name);
         let belongs = match &view.world.list {
             Some(_) => member.listed.is_some_and(|listed| listed.name.is_some()),
-            None => view.record.members.contains_key(&member.name) || view.believed_list().is_some_and(has_started),
+            None => match view.believed_list() {
+                Some(list) if list.iter().any(is_unstarted) => false, // `join` starts it.
+                Some(list) if list.iter().any(is_started) => true,
+                _ => view.record.members.contains_key(&member.name),
+            },
         };
         if !belongs {
             continue;

@@ -13,9 +13,10 @@ pub(super) fn shrink_what_never_started(view: &View<'_>) -> Option<Step> {
     }
     // A voter that was added and never started counts for the quorum: it goes first.
     let unstarted = view.members.values().filter(|member| {
+        // A voter that answers counts for the quorum, also before its name is known.
         member
             .listed
-            .is_some_and(|listed| listed.name.is_none() || listed.learner)
+            .is_some_and(|listed| listed.learner || (listed.name.is_none() && member.answer.is_none()))
     });
     let member = unstarted.max_by_key(|member| (member.is_voter(), member.pod.is_none(), !member.is_healthy()))?;
     Some(remove(view, member, view.listed()))
