@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Effect, Launch, LaunchKind, MemberName, Pod, Storage, Uid, World};
+use stateward_plan::etcd::{Effect, Launch, LaunchKind, MemberName, Pod, Stop, Storage, Uid, World};
 
 use crate::etcd::peer_url;
 use crate::kube::{Cluster, uid};
@@ -83,6 +83,13 @@ impl Sim<'_> {
             Effect::DeletePod { member, uid, how } => {
                 if self.subject.guards {
                     self.pod_is_still(member, uid)?;
+                    // The precondition of the deletion names the resource version too: a pod that has meanwhile begun to
+                    // run is not the one that the decision rests on.
+                    let seen = world.pods.get(member);
+                    let now = self.kube.now.pods.get(member).map(|pod| &pod.shown);
+                    if *how == Stop::Restart && seen != now {
+                        return Err("409: the pod has been modified".into());
+                    }
                 }
                 self.delete_pod(member, Some(*how));
                 Ok(())

@@ -395,7 +395,7 @@ impl Sim<'_> {
         if !learner {
             let started = voters(&data.conf).filter(|member| member.name.is_some()).count();
             let all = voters(&data.conf).count();
-            if !(all == 1 && started == 1) && started < (all + 1) / 2 + 1 {
+            if !(all == 1 && started == 1) && started < all.div_ceil(2) + 1 {
                 return Err("etcdserver: re-configuration failed due to not enough started members".into());
             }
         }

@@ -143,6 +143,16 @@ impl Sim<'_> {
         if world.list.is_none() {
             return Some("nobody proves a member list".into());
         }
+        if intent.is_durable() && world.claims.len() != intent.size {
+            return Some(format!("{} claims", world.claims.len()));
+        }
+        if world
+            .list
+            .as_ref()
+            .is_some_and(|list| list.members.len() != intent.size)
+        {
+            return Some("a stranger is in the list".into());
+        }
         let target = cluster.record.current.as_ref();
         if let Some(pod) = world.pods.values().find(|pod| Some(&pod.version) != target) {
             return Some(format!("a pod runs {}", pod.version));

@@ -37,7 +37,6 @@ pub(crate) struct PodObject {
 
 #[derive(Clone)]
 pub(crate) struct ClaimObject {
-    pub(crate) id: Id,
     pub(crate) owner: Id,
     pub(crate) shown: Claim,
     pub(crate) volume: Option<Id>,

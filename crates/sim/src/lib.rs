@@ -10,12 +10,16 @@ mod faults;
 mod history;
 mod kube;
 mod many;
+#[cfg(test)]
+mod mutants;
 mod node;
 mod operator;
 mod profile;
 mod queue;
 mod raft;
 mod rules;
+#[cfg(test)]
+mod scenes;
 mod sim;
 mod subject;
 mod user;

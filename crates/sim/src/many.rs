@@ -64,3 +64,30 @@ pub fn run_many(subject: &Subject, from: u64, count: u64, enough: usize) -> Summ
     });
     summary.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::replay;
+    use crate::subject::REAL;
+
+    /// The proof of the planner.
+    #[test]
+    fn twenty_thousand_histories_keep_every_rule() {
+        let summary = run_many(&REAL, 0, 20_000, 1);
+        if let Some(seed) = summary.broken.keys().next() {
+            let outcome = replay(&REAL, *seed);
+            panic!("{}\nseed {seed} broke {:?}", outcome.story.join("\n"), outcome.broken);
+        }
+        assert_eq!(summary.histories, 20_000);
+        assert!(summary.at_rest > 19_000, "{} came to rest", summary.at_rest);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_history() {
+        for seed in 0..50 {
+            let (one, other) = (replay(&REAL, seed), replay(&REAL, seed));
+            assert_eq!(one.story, other.story);
+        }
+    }
+}

@@ -53,7 +53,6 @@ impl Sim<'_> {
         }
         let id = self.kube.new_id();
         let claim = ClaimObject {
-            id,
             owner,
             volume: None,
             shown: stateward_plan::etcd::Claim {

@@ -357,6 +357,9 @@ impl Sim<'_> {
         if current.id != cluster.id || current.version != cluster.version {
             return Err("409: the object has been modified".into());
         }
+        if cluster.record.recovery.is_none() && plan.record.recovery.is_some() {
+            self.check_recovery(&cluster.intent);
+        }
         let (record, report) = (plan.record.clone(), plan.report.clone());
         if let Some(cluster) = self.kube.cluster_mut() {
             cluster.record = record;

@@ -105,6 +105,9 @@ impl Sim<'_> {
                     if hibernates || recovers {
                         continue;
                     }
+                    if *how == Stop::Gone && listed.contains_key(member) {
+                        self.break_rule(name::DATA, format!("{effect}: it has not left the list"));
+                    }
                     if voter && healthy_voters >= quorum && all_voters >= 3 && healthy_voters - stopped < quorum {
                         self.break_rule(
                             name::QUORUM,
@@ -131,10 +134,18 @@ impl Sim<'_> {
                         self.break_rule(name::NO_RESTART, format!("{effect}: it is as wished"));
                     }
                 }
-                Effect::DeleteClaim { member, .. } => {
-                    if world.list.is_none() || listed.contains_key(member) {
-                        self.break_rule(name::DATA, format!("{effect}: not proven to be out of the list"));
-                    }
+                Effect::DeleteClaim { member, .. } if world.list.is_none() || listed.contains_key(member) => {
+                    self.break_rule(name::DATA, format!("{effect}: not proven to be out of the list"));
+                }
+                Effect::CreatePod {
+                    member,
+                    launch: Launch::Join { .. },
+                    ..
+                } if listed
+                    .get(member)
+                    .is_some_and(|line| line.name.is_some() && !line.learner) =>
+                {
+                    self.break_rule(name::MEMORY, format!("{effect}: it votes already"));
                 }
                 Effect::CreatePod { launch, .. } => {
                     let first = matches!(launch, Launch::Seed { .. } | Launch::Static { .. });
@@ -157,7 +168,6 @@ impl Sim<'_> {
             .pods
             .values()
             .map(|pod| &pod.version)
-            .chain(&plan.record.target)
             .all(|version| version.has_max_learners());
         if changes + usize::from(added_learners > 0) > 1 || (added_learners > 1 && !many) {
             self.break_rule(
@@ -322,6 +332,40 @@ impl Sim<'_> {
         }
     }
 
+    /// A survivor is chosen: only with the user's consent, and only when the others cannot be a majority any more.
+    pub(crate) fn check_recovery(&mut self, intent: &Intent) {
+        if !matches!(intent.recovery, Recovery::FromSurvivor(_)) {
+            self.break_rule(
+                name::EVIDENCE,
+                "a survivor is to become the cluster without the user's consent",
+            );
+        }
+        let all = voters(&self.ledger.conf).count();
+        let could_come_back = voters(&self.ledger.conf)
+            .filter(|line| {
+                self.volumes.iter().any(|(id, volume)| {
+                    let holds = volume
+                        .data
+                        .as_ref()
+                        .is_some_and(|data| data.id == line.id && data.alarm != Some(Alarm::Corrupt));
+                    let pod = self.kube.now.pods.values().find(|pod| pod.volume == Some(*id));
+                    let on_a_dead_node = pod
+                        .and_then(|pod| pod.node)
+                        .or(volume.node)
+                        .is_some_and(|node| !self.nodes[node].obeys());
+                    holds && !volume.corrupt && !on_a_dead_node
+                })
+            })
+            .count();
+        if could_come_back > all / 2 && all > 0 {
+            self.break_rule(
+                name::EVIDENCE,
+                format!("a survivor is to become the cluster, but {could_come_back} of {all} can come back"),
+            );
+        }
+        self.ledger.consented = true;
+    }
+
     /// A member was started as the only one of its cluster.
     pub(crate) fn history_was_ended(&mut self, process: Id) {
         let Some(state) = self
@@ -333,22 +377,11 @@ impl Sim<'_> {
         };
         let member = state.name.clone();
         let others = self.ledger.conf.iter().filter(|line| !line.learner).count() > 1;
-        if others && !self.ledger.majority_lost {
-            self.break_rule(
-                name::WRITES,
-                format!("{member} drops all others although a majority of volumes lives"),
-            );
+        if others && !self.ledger.consented {
+            self.break_rule(name::WRITES, format!("{member} drops all others"));
             return;
         }
-        let consent = self.present().is_some_and(|(intent, record)| {
-            matches!(intent.recovery, Recovery::FromSurvivor(_)) || record.recovery.is_some()
-        });
-        if !consent {
-            self.break_rule(
-                name::EVIDENCE,
-                format!("{member} drops all others without the user's consent"),
-            );
-        }
+        self.ledger.consented = false;
         // From here on the survivor's history is the history.
         let Some(data) = self.data_of(process) else { return };
         let kept: BTreeSet<u32> = data.log.iter().map(|entry| entry.serial).collect();
@@ -447,9 +480,6 @@ pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
                 return Some(format!("{owner} is not sealed"));
             }
             Some(_) => {}
-        }
-        if intent.is_durable() && !world.claims.contains_key(&owner) {
-            return Some(format!("{owner} has no claim"));
         }
     }
     let is_ours = |name: &&MemberName| {

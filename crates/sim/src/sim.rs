@@ -58,6 +58,8 @@ pub(crate) struct Ledger {
     pub(crate) acknowledged: BTreeSet<u32>,
     /// A majority of volumes was lost: from then on writes may be lost too.
     pub(crate) majority_lost: bool,
+    /// The user agreed, and those that are missing cannot come back soon: a survivor may become the cluster.
+    pub(crate) consented: bool,
     /// The clusters that were founded for it.
     pub(crate) founded: BTreeSet<u64>,
     /// The members that founded it.
@@ -220,9 +222,5 @@ impl<'a> Sim<'a> {
             self.notify_operators();
         }
         true
-    }
-
-    pub(crate) fn run(&mut self, until: Ms) {
-        while self.step(until) {}
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn size(dice: &mut Dice) -> usize {
 
 /// What the user wants at first.
 pub(crate) fn wish(dice: &mut Dice) -> Intent {
-    let hours = Duration::from_secs(7200);
+    let long = Duration::from_secs(1200);
     Intent {
         namespace: "default".into(),
         name: "demo".into(),
@@ -85,8 +85,8 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
             _ => Recovery::FromBackup(Duration::from_secs(30)),
         },
         replace_after: *dice
-            .pick(&[Duration::from_secs(60), Duration::from_secs(300), hours])
-            .unwrap_or(&hours),
+            .pick(&[Duration::from_secs(60), Duration::from_secs(300), long])
+            .unwrap_or(&long),
         backup_first: false,
         ignore_old_claims: false,
         defragment_above: None,
@@ -195,8 +195,8 @@ impl Sim<'_> {
     /// Any version: the planner refuses the paths that etcd does not have.
     fn edit_version(&mut self) {
         let mut wanted = version(&mut self.dice);
-        let Some((intent, _)) = self.present() else { return };
-        let from = intent.version.clone();
+        let Some((intent, record)) = self.present() else { return };
+        let (from, known) = (intent.version.clone(), record.current.is_some());
         // Most users read the release notes.
         for _ in 0..6 {
             if check_path(&from, &wanted).is_ok() && wanted.minor() >= from.minor() {
@@ -204,7 +204,10 @@ impl Sim<'_> {
             }
             wanted = version(&mut self.dice);
         }
-        self.edit(|intent| intent.version = wanted);
+        // Before a cluster has said what it runs, nobody can refuse a lower version, and only the user can take it back.
+        if known || wanted.minor() >= from.minor() {
+            self.edit(|intent| intent.version = wanted);
+        }
     }
 
     /// The user takes bad or temporary values back, or creates what was deleted.
