@@ -235,7 +235,7 @@ fn all_outdated_members_restart_at_once() {
         }
         plan
     }
-    caught("restarts all", broken, &[name::QUORUM, name::LEADER]);
+    caught("restarts all", broken, &[name::QUORUM, name::LEADER, name::NO_RESTART]);
 }
 
 #[test]

@@ -237,7 +237,12 @@ impl Sim<'_> {
         if cluster.id != self.ledger.owner {
             return;
         }
-        let intent = &cluster.intent;
+        // By the spec of this moment, not by the one that the operator remembers.
+        let intent = match self.present() {
+            Some((intent, _)) => intent,
+            None => return,
+        };
+        let (durable, size) = (intent.is_durable(), intent.size);
         let ours = by_name(world, intent).len();
         let conf = self.ledger.conf.clone();
         let Some(line) = conf.iter().find(|line| line.id == id) else {
@@ -246,8 +251,8 @@ impl Sim<'_> {
         let asked = world
             .pods
             .get(member)
-            .is_some_and(|pod| pod.marked_to_leave || !intent.is_durable());
-        if ours > intent.size || asked || line.learner || line.name.is_none() {
+            .is_some_and(|pod| pod.marked_to_leave || !durable);
+        if ours > size || asked || line.learner || line.name.is_none() {
             return;
         }
         let why_lost = self.really_lost(cluster, member, id);
