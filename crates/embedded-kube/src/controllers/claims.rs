@@ -240,7 +240,7 @@ impl Binder {
                 claim.namespace().unwrap_or_default(),
                 claim.name_any()
             );
-            self.recorder.normal(claim, "VolumeResizeSuccessful", &message).await;
+            self.recorder.normal(claim, "VolumeResizeSuccessful", &message);
             return Ok(());
         }
         let status = claim.status.clone().unwrap_or_default();
@@ -264,7 +264,7 @@ impl Binder {
         }
         self.patch_status(claim, json!({"phase": "Lost"})).await?;
         let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
-        self.recorder.warning(claim, "ClaimLost", message).await;
+        self.recorder.warning(claim, "ClaimLost", message);
         Ok(())
     }
 
@@ -280,12 +280,12 @@ impl Binder {
         let name = spec.storage_class_name.unwrap_or_default();
         if name.is_empty() {
             let message = "no persistent volumes available for this claim and no storage class is set";
-            self.recorder.warning_once(claim, "FailedBinding", message).await;
+            self.recorder.warning_once(claim, "FailedBinding", message);
             return Ok(());
         }
         let Some(class) = self.world.classes.named(&name) else {
             let message = format!("storageclass.storage.k8s.io \"{name}\" not found");
-            self.recorder.warning_once(claim, "ProvisioningFailed", &message).await;
+            self.recorder.warning_once(claim, "ProvisioningFailed", &message);
             return Ok(());
         };
         if class.provisioner != PROVISIONER {
@@ -295,14 +295,12 @@ impl Binder {
                  correctly registered.",
                 class.provisioner
             );
-            self.recorder
-                .warning_once(claim, "ExternalProvisioning", &message)
-                .await;
+            self.recorder.warning_once(claim, "ExternalProvisioning", &message);
             return Ok(());
         }
         if class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer") && !self.is_wanted(claim) {
             let message = "waiting for first consumer to be created before binding";
-            self.recorder.warning_once(claim, "WaitForFirstConsumer", message).await;
+            self.recorder.warning_once(claim, "WaitForFirstConsumer", message);
             return Ok(());
         }
         let volume = new_volume(claim, &class, &self.folder);
@@ -316,7 +314,7 @@ impl Binder {
         let api: Api<PersistentVolume> = Api::all(self.world.client.clone());
         if unless_moved_on(api.create(&PostParams::default(), &volume).await)?.is_some() {
             let message = format!("Successfully provisioned volume {name}");
-            self.recorder.normal(claim, "ProvisioningSucceeded", &message).await;
+            self.recorder.normal(claim, "ProvisioningSucceeded", &message);
         }
         Ok(())
     }

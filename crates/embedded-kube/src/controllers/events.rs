@@ -11,121 +11,117 @@ use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::world::lock;
 
 /// Beyond this many different events the recorder forgets what it wrote; the next repetition is then a new event.
 const REMEMBERED: usize = 1024;
+/// Events that wait to be written; more are dropped.
+const WAITING: usize = 1024;
 
 /// The object's UID, the reason, the message.
 type Saying = (String, String, String);
 
-/// Writes the events of one controller. An event said again is counted, not repeated.
+/// Writes the events of one controller, in the background: nothing waits for them. An event said again is counted, not
+/// repeated.
 pub(crate) struct Recorder {
-    client: Client,
     component: &'static str,
     /// With the name of the event and how often it was said.
     said: Mutex<HashMap<Saying, (String, i32)>>,
+    queue: mpsc::Sender<Event>,
 }
 
 impl Recorder {
     pub(crate) fn new(client: Client, component: &'static str) -> Self {
+        let (queue, mut events) = mpsc::channel::<Event>(WAITING);
+        tokio::spawn(async move {
+            while let Some(event) = events.recv().await {
+                write(&client, &event).await;
+            }
+        });
         Recorder {
-            client,
             component,
             said: Mutex::default(),
+            queue,
         }
     }
 
-    pub(crate) async fn normal<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: &str) {
-        self.publish(about, "Normal", reason, message).await;
+    pub(crate) fn normal<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: &str) {
+        self.publish(about, "Normal", reason, message);
     }
 
-    pub(crate) async fn warning<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: &str) {
-        self.publish(about, "Warning", reason, message).await;
+    pub(crate) fn warning<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: &str) {
+        self.publish(about, "Warning", reason, message);
     }
 
     /// A warning about a state that lasts: said the first time only.
-    pub(crate) async fn warning_once<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: &str) {
+    pub(crate) fn warning_once<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: &str) {
         let uid = about.meta().uid.clone().unwrap_or_default();
-        let key = (uid, reason.to_owned(), message.to_owned());
-        let said = lock(&self.said).contains_key(&key);
+        let said = lock(&self.said).contains_key(&(uid, reason.to_owned(), message.to_owned()));
         if !said {
-            self.publish(about, "Warning", reason, message).await;
+            self.publish(about, "Warning", reason, message);
         }
     }
 
-    /// An event that cannot be written is lost: nothing depends on it.
-    async fn publish<K: Resource<DynamicType = ()>>(&self, about: &K, kind: &str, reason: &str, message: &str) {
+    fn publish<K: Resource<DynamicType = ()>>(&self, about: &K, kind: &str, reason: &str, message: &str) {
         let object = about.object_ref(&());
-        let namespace = object.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let key = (
             object.uid.clone().unwrap_or_default(),
             reason.to_owned(),
             message.to_owned(),
         );
-        let (name, count, repeated) = {
+        let (name, count) = {
             let mut said = lock(&self.said);
             if said.len() > REMEMBERED {
                 said.clear();
             }
-            let repeated = said.contains_key(&key);
             let entry = said.entry(key).or_insert_with(|| {
                 let id = uuid::Uuid::new_v4().as_u128();
-                (
-                    format!("{}.{:016x}", object.name.as_deref().unwrap_or("object"), id as u64),
-                    0,
-                )
+                let name = object.name.as_deref().unwrap_or("object");
+                (format!("{name}.{:016x}", id as u64), 0)
             });
             entry.1 += 1;
-            (entry.0.clone(), entry.1, repeated)
+            entry.clone()
         };
-        let now = Time(Timestamp::now());
-        if repeated {
-            let patch = json!({"count": count, "lastTimestamp": now});
-            if api
-                .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
-                .await
-                .is_ok()
-            {
-                return;
-            }
-        }
-        let event = event(
-            object,
-            &namespace,
-            name,
-            self.component,
-            kind,
-            reason,
-            message,
-            now,
-            count,
-        );
-        if let Err(error) = api.create(&PostParams::default(), &event).await {
-            tracing::debug!(%error, reason, message, "event not written");
+        let event = event(object, name, self.component, kind, reason, message, count);
+        if self.queue.try_send(event).is_err() {
+            tracing::debug!(reason, message, "event not written: too many are waiting");
         }
     }
 }
 
-#[allow(clippy::too_many_arguments)] // the fields of one event
+/// An event that cannot be written is lost: nothing depends on it.
+async fn write(client: &Client, event: &Event) {
+    let api: Api<Event> = Api::namespaced(client.clone(), &event.namespace().unwrap_or_default());
+    if event.count > Some(1) {
+        let patch = Patch::Merge(json!({"count": event.count, "lastTimestamp": event.last_timestamp}));
+        let patched = api.patch(&event.name_any(), &PatchParams::default(), &patch).await;
+        if patched.is_ok() {
+            return;
+        }
+    }
+    if let Err(error) = api.create(&PostParams::default(), event).await {
+        tracing::debug!(%error, reason = event.reason, message = event.message, "event not written");
+    }
+}
+
 fn event(
     object: ObjectReference,
-    namespace: &str,
     name: String,
     component: &str,
     kind: &str,
     reason: &str,
     message: &str,
-    now: Time,
     count: i32,
 ) -> Event {
+    let namespace = object.namespace.clone().unwrap_or_else(|| "default".to_owned());
+    let now = Time(Timestamp::now());
     Event {
         metadata: ObjectMeta {
             name: Some(name),
-            namespace: Some(namespace.to_owned()),
+            namespace: Some(namespace),
             ..ObjectMeta::default()
         },
         involved_object: object,

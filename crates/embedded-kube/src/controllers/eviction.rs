@@ -78,7 +78,7 @@ async fn pass(
             Stay::For(left) => next = Some(next.map_or(left, |next| next.min(left))),
             Stay::NoLonger => {
                 let message = format!("Marking for deletion Pod {}", full_name(&*pod));
-                recorder.normal(&*pod, "TaintManagerEviction", &message).await;
+                recorder.normal(&*pod, "TaintManagerEviction", &message);
                 delete(world, &pod, false).await?;
             }
         }

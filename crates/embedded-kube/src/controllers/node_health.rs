@@ -149,7 +149,7 @@ impl Monitor {
             return Ok(node.clone());
         };
         let message = format!("Node {name} status is now: NodeNotReady");
-        self.recorder.normal(&written, "NodeNotReady", &message).await;
+        self.recorder.normal(&written, "NodeNotReady", &message);
         Ok(Arc::new(written))
     }
 
@@ -194,7 +194,7 @@ impl Monitor {
                 .patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&patch))
                 .await;
             if unless_moved_on(written)?.is_some() {
-                self.recorder.warning(&*pod, "NodeNotReady", "Node is not ready").await;
+                self.recorder.warning(&*pod, "NodeNotReady", "Node is not ready");
             }
         }
         Ok(())

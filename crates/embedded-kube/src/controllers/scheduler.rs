@@ -126,7 +126,7 @@ impl Scheduler {
         }
         lock(&self.assumed).insert(pod.uid().unwrap_or_default(), node.to_owned());
         let message = format!("Successfully assigned {namespace}/{name} to {node}");
-        self.recorder.normal(pod, "Scheduled", &message).await;
+        self.recorder.normal(pod, "Scheduled", &message);
         Ok(true)
     }
 
@@ -155,7 +155,7 @@ impl Scheduler {
             .patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&patch))
             .await;
         if unless_moved_on(patched)?.is_some() {
-            self.recorder.warning(pod, "FailedScheduling", message).await;
+            self.recorder.warning(pod, "FailedScheduling", message);
         }
         Ok(())
     }

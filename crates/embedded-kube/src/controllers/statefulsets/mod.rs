@@ -204,7 +204,7 @@ impl Controller {
                 let api: Api<PersistentVolumeClaim> = self.api(set);
                 if unless_moved_on(api.create(&PostParams::default(), &claim).await)?.is_some() {
                     let message = format!("create Claim {} Pod {pod} {of} success", claim.name_any());
-                    self.recorder.normal(set, "SuccessfulCreate", &message).await;
+                    self.recorder.normal(set, "SuccessfulCreate", &message);
                 }
                 Ok(true)
             }
@@ -224,14 +224,14 @@ impl Controller {
                 match api.create(&PostParams::default(), &pod).await {
                     Ok(_) => {
                         let message = format!("create Pod {name} {of} successful");
-                        self.recorder.normal(set, "SuccessfulCreate", &message).await;
+                        self.recorder.normal(set, "SuccessfulCreate", &message);
                         Ok(true)
                     }
                     // A pod of this name that is on its way out, or one the cache does not show yet.
                     Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
                     Err(error) => {
                         let message = format!("create Pod {name} {of} failed error: {error}");
-                        self.recorder.warning_once(set, "FailedCreate", &message).await;
+                        self.recorder.warning_once(set, "FailedCreate", &message);
                         Err(error.into())
                     }
                 }
@@ -248,7 +248,7 @@ impl Controller {
                 if unless_moved_on(api.delete(&pod.name_any(), &params).await)?.is_some() {
                     lock(&self.deleted).insert(pod.uid().unwrap_or_default());
                     let message = format!("delete Pod {} {of} successful", pod.name_any());
-                    self.recorder.normal(set, "SuccessfulDelete", &message).await;
+                    self.recorder.normal(set, "SuccessfulDelete", &message);
                 }
                 Ok(true)
             }
