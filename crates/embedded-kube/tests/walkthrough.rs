@@ -113,7 +113,7 @@ async fn done(kubectl: &Kubectl) {
 }
 
 async fn topology(kubectl: &Kubectl) {
-    kubectl.with("apply --validate=false -f -", &[], MANIFEST).await;
+    kubectl.with("apply -f -", &[], MANIFEST).await;
     done(kubectl).await;
     let names = kubectl
         .run("get pods -l app=nginx -o jsonpath={.items[*].metadata.name}")
@@ -127,6 +127,8 @@ async fn topology(kubectl: &Kubectl) {
         let found = kubectl.shell("web-0", &format!("getent hosts {pod}.nginx")).await;
         assert!(found.starts_with(&address), "{pod} is at {address}, not {found}");
     }
+    let table = kubectl.run("get statefulset web").await;
+    assert!(table.contains("2/2"), "{table}");
 }
 
 async fn storage(kubectl: &Kubectl) {
