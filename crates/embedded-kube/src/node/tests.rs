@@ -1,6 +1,8 @@
 //! Whole nodes against a real API server, with pods that are real processes. Pods name their node themselves: no scheduler
 //! is needed here.
 
+mod etcd;
+
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
