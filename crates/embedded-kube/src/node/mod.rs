@@ -3,7 +3,6 @@
 //! They speak to the API server through a client like anybody else, and give it [`PodStreams`](crate::streams::PodStreams)
 //! for logs, exec and port-forward. On the machine they touch: their state folder, a folder in `/dev/shm` for volumes in
 //! memory, the loopback addresses of their network, and the processes they start.
-#![allow(dead_code)] // until the cluster starts them
 
 #[cfg(test)]
 mod tests;

@@ -184,7 +184,13 @@ async fn three_members_serve_and_survive() {
     println!("a killed member ready again after {:?}", killed.elapsed());
     // When a node is lost for a while, then the others serve, and it comes back with its data
     ground.nodes.faults().stop_node("node-2").await.unwrap();
-    let get = ["etcdctl", "--endpoints=localhost:2379", "get", "key", "--print-value-only"];
+    let get = [
+        "etcdctl",
+        "--endpoints=localhost:2379",
+        "get",
+        "key",
+        "--print-value-only",
+    ];
     // Where the lost one was the leader, an election comes first.
     let read = async { while ground.exec(&pods[0], &get).await != (0, "value\n".to_string()) {} };
     tokio::time::timeout(PATIENCE, read).await.unwrap();
