@@ -262,14 +262,20 @@ impl Keeper {
 
     /// Waits, but not longer than until an order comes, or, where asked, until the pod or an image changes.
     async fn pause(&mut self, pause: Duration, or_change: bool) {
-        let mut pods = self.context.pod.clone();
+        let mut orders = self.orders.clone();
         let mut images = self.context.machine.images.changes();
-        pods.borrow_and_update();
         images.borrow_and_update();
+        let mut pods = self.context.pod.clone();
+        let image = self.spec(&self.pod()).and_then(|spec| spec.image);
+        // Not any change: our own status comes back as one.
+        let changed = async {
+            let other = |pod: &Arc<Pod>| self.spec(pod).and_then(|spec| spec.image) != image;
+            let _ = pods.wait_for(other).await;
+        };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            _ = next_order(&mut self.orders) => {}
-            _ = pods.changed(), if or_change => {}
+            _ = next_order(&mut orders) => {}
+            () = changed, if or_change => {}
             _ = images.changed(), if or_change => {}
         }
     }

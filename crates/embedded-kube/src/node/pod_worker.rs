@@ -123,9 +123,9 @@ impl Worker {
         let mut ordered = false;
         let mut powered = true;
         let deadline = self.pod().spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
-        let deadline = deadline
-            .and_then(|seconds| u64::try_from(seconds).ok())
-            .map(Duration::from_secs);
+        let deadline = deadline.and_then(|seconds| u64::try_from(seconds).ok());
+        let overdue = tokio::time::sleep(Duration::from_secs(deadline.unwrap_or_default()));
+        tokio::pin!(overdue);
         let mut pods = self.pod.clone();
         loop {
             let order = tokio::select! {
@@ -138,7 +138,7 @@ impl Worker {
                     ordered = true;
                     Order::End(FORCED_GRACE)
                 }
-                () = tokio::time::sleep(deadline.unwrap_or_default()), if deadline.is_some() && !ordered && powered => {
+                () = &mut overdue, if deadline.is_some() && !ordered && powered => {
                     ordered = true;
                     let message = "Pod was active on the node longer than the specified deadline".to_string();
                     context.state.change(|view| view.failed = Some(("DeadlineExceeded".to_string(), message)));
@@ -477,6 +477,8 @@ async fn refresh(context: Arc<PodContext>) {
     let mut pods = context.pod.clone();
     let mut names = context.machine.directory.changes();
     let hosts_file = !context.machine.dns;
+    let mut minutes = tokio::time::interval(Duration::from_secs(60));
+    minutes.reset();
     loop {
         let pod = context.pod.borrow().clone();
         let mutable = Sources::is_mutable(&pod);
@@ -506,7 +508,7 @@ async fn refresh(context: Arc<PodContext>) {
                 }
                 continue;
             }
-            () = tokio::time::sleep(Duration::from_secs(60)), if mutable => {}
+            _ = minutes.tick(), if mutable => {}
         }
         let pod = context.pod.borrow().clone();
         let mut known = context.sources.lock().await;
