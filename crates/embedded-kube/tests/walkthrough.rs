@@ -313,6 +313,13 @@ async fn everyday(kubectl: &Kubectl) {
     forward.kill().await.expect("kubectl ends");
     follow.kill().await.expect("kubectl ends");
 
+    // A pod for one look around, attached to.
+    let look = ["sh", "-c", "echo looking; getent hosts web-0.nginx"];
+    let seen = kubectl
+        .with("run -i --rm --restart=Never --image=busybox look --", &look, "")
+        .await;
+    assert!(seen.contains("looking") && seen.contains("web-0.nginx"), "{seen}");
+
     let described = kubectl.run("describe statefulset web").await;
     assert!(
         described.contains("create Pod web-0 in StatefulSet web successful"),
