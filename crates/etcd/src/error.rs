@@ -82,6 +82,8 @@ impl From<Status> for Error {
             _ if says("user name is empty") || says("invalid auth token") => Self::Permission(words),
             Code::PermissionDenied | Code::Unauthenticated => Self::Permission(words),
             Code::Unimplemented => Self::Unsupported(words),
+            // tonic's own word for the timeout that the request carries
+            _ if says("Timeout expired") => Self::TimedOut(words),
             Code::Cancelled if has_transport_source(&status) => Self::Unreachable(words),
             Code::DeadlineExceeded | Code::Cancelled => Self::TimedOut(words),
             Code::Unavailable if !says("etcdserver:") => Self::Unreachable(words),

@@ -132,10 +132,11 @@ impl Hands<'_> {
         if !self.shared.tenure.holds() {
             return Err(Failure::GuardFailed("another operator leads".into()));
         }
-        if !matches!(effect, Effect::Tell(_)) {
-            tracing::info!(cluster = %self.key, "{effect}");
-        }
+        tracing::debug!(cluster = %self.key, "about to {effect}");
         self.act(effect).await?;
+        if !matches!(effect, Effect::Tell(_)) {
+            tracing::info!(cluster = %self.key, "done: {effect}");
+        }
         let label = EffectLabel { effect: kind(effect) };
         self.shared.metrics.effects.get_or_create(&label).inc();
         Ok(())

@@ -24,6 +24,8 @@ use crate::observe::{Memory, observe};
 pub(crate) const ROUND_LIMIT: Duration = Duration::from_secs(20);
 /// Words alone are written to the status at most this often.
 const WORDS_INTERVAL: Duration = Duration::from_secs(1);
+/// A round never follows another at once, whatever the plan says.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 /// The longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -69,7 +71,7 @@ struct ClusterLoop {
 
 /// Looks after one cluster until it is gone or the operator stops.
 pub(crate) async fn run(shared: Arc<Shared>, key: Key, mailbox: Arc<Notify>) {
-    let stop = shared.stop.clone();
+    let stop = &shared.stop;
     let mut this = ClusterLoop {
         shared: shared.clone(),
         key,
@@ -79,42 +81,31 @@ pub(crate) async fn run(shared: Arc<Shared>, key: Key, mailbox: Arc<Notify>) {
         trouble: None,
         written: None,
     };
-    let look_after = async {
-        shared.caches.synced().await;
-        let mut wake = None;
-        loop {
-            let pause = wake.unwrap_or_else(|| jittered(shared.config.health_interval));
-            tokio::select! {
-                () = mailbox.notified() => {}
-                () = tokio::time::sleep(pause) => {}
-            }
-            if !shared.tenure.holds() {
-                shared.tenure.begins().await;
-            }
-            if shared.stop.is_cancelled() {
+    let mut wake = None;
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = shared.caches.synced() => {}
+    }
+    // A stop ends the waits between rounds, never a round.
+    loop {
+        let pause = wake.unwrap_or_else(|| jittered(shared.config.health_interval));
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = mailbox.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = shared.tenure.begins() => {}
+        }
+        if shared.caches.clusters.get(&this.key).is_none() {
+            if shared.leave(&this.key) {
                 return;
             }
-            if shared.caches.clusters.get(&this.key).is_none() {
-                if shared.leave(&this.key) {
-                    return;
-                }
-                continue;
-            }
-            wake = this.bounded_round().await;
+            continue;
         }
-    };
-    // Rounds are not cut off by a stop, only the waits between them: see `bounded_round`.
-    tokio::pin!(look_after);
-    tokio::select! {
-        () = &mut look_after => {}
-        () = stopped_between_rounds(&stop, &mailbox) => { look_after.await; }
+        wake = this.bounded_round().await;
     }
-}
-
-/// When told to stop, wakes the loop, which then sees it after the round it may be in.
-async fn stopped_between_rounds(stop: &tokio_util::sync::CancellationToken, mailbox: &Notify) {
-    stop.cancelled().await;
-    mailbox.notify_one();
 }
 
 fn jittered(interval: Duration) -> Duration {
@@ -206,7 +197,9 @@ impl ClusterLoop {
         }
         let end = match result {
             Ok(()) => {
-                self.trouble = None;
+                if self.trouble.take().is_some() {
+                    held_back = Some(SHORTEST_PAUSE); // the status still tells of it
+                }
                 self.refusals = 0;
                 if plan.effects.is_empty() { End::Quiet } else { End::Done }
             }
@@ -225,6 +218,7 @@ impl ClusterLoop {
             }
         };
         let wake = [plan.wake, observed.look_again, held_back].into_iter().flatten().min();
+        let wake = wake.map(|wake| wake.max(SHORTEST_PAUSE));
         Ok(Outcome { end, wake })
     }
 

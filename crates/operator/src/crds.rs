@@ -16,11 +16,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Creates or replaces all definitions and waits until they are served.
 pub(crate) async fn bring_up_to_date(client: &Client) -> Result<(), Error> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut made = Vec::new();
     for mut wanted in stateward_api::crds::all() {
         let name = wanted.name_any();
         let hash = hash(&wanted);
         wanted.annotations_mut().insert(HASH.to_owned(), hash.clone());
         apply(&api, &name, &hash, wanted).await.map_err(Error::Crds)?;
+        made.push(name);
+    }
+    for name in made {
         let served = tokio::time::timeout(PATIENCE, served(&api, &name)).await;
         match served {
             Ok(done) => done.map_err(Error::Crds)?,

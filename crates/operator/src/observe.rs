@@ -14,6 +14,7 @@ use rand::Rng;
 use stateward_api::{EtcdCluster, names};
 use stateward_etcd::{Client, ask, prove_list, spread_alarms};
 use stateward_plan::etcd::manifests::ANNOTATION_METADATA;
+use stateward_plan::etcd::members::owner;
 use stateward_plan::etcd::{Answer, Intent, MemberList, MemberName, Record, Services, Voice, World, facts};
 
 use crate::Shared;
@@ -24,11 +25,17 @@ use crate::secrets::SecretReader;
 /// For how long a claim may be pending before its events are looked at.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How soon a member that is silent is asked again.
+const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// What a loop keeps between rounds: connections and what was read, nothing that a decision rests on.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) connections: Connections,
     pub(crate) secrets: SecretReader,
+    /// Names for new members. They stay the same until they are used, so that a step that is refused for now is tried
+    /// again with the same words.
+    fresh_names: Vec<MemberName>,
     /// What Kubernetes last said of a pending claim, by UID, and when that was read.
     problems: HashMap<String, (Instant, Option<String>)>,
 }
@@ -93,26 +100,18 @@ pub(crate) async fn observe(
             world.dead_nodes.insert(name.clone(), since);
         }
     }
-    draw(key, &mut world);
     memory.connections.keep_only(|member| pods.contains_key(member));
     let clients = listen(shared, key, intent, record, &pods, memory, &mut world).await;
+    if world.voices.values().any(|voice| matches!(voice, Voice::Silent(_))) {
+        // Kubernetes may not notice when it speaks again.
+        look_again = look_again.into_iter().chain([SILENCE_INTERVAL]).min();
+    }
+    memory.draw(key, intent, &mut world);
     Ok(Observed {
         world,
         clients,
         look_again,
     })
-}
-
-/// Names and a token that nobody has used.
-fn draw(key: &Key, world: &mut World) {
-    let mut random = rand::rng();
-    while world.fresh_names.len() < 8 {
-        let name = MemberName(names::member(&key.name, random.random()));
-        if !world.pods.contains_key(&name) && !world.claims.contains_key(&name) {
-            world.fresh_names.push(name);
-        }
-    }
-    world.fresh_token = format!("{:032x}", random.random::<u128>());
 }
 
 fn services(shared: &Shared, key: &Key, uid: &str, conflicts: &mut Vec<String>) -> Services {
@@ -275,6 +274,29 @@ async fn prove(record: &Record, world: &World, clients: &BTreeMap<MemberName, Cl
 }
 
 impl Memory {
+    /// Names and a token that nobody has used.
+    fn draw(&mut self, key: &Key, intent: &Intent, world: &mut World) {
+        let listed: Vec<MemberName> = world
+            .list
+            .iter()
+            .flat_map(|list| &list.members)
+            .filter_map(|listed| owner(intent, listed))
+            .collect();
+        let used = |name: &MemberName| {
+            world.pods.contains_key(name) || world.claims.contains_key(name) || listed.contains(name)
+        };
+        self.fresh_names.retain(|name| !used(name));
+        let mut random = rand::rng();
+        while self.fresh_names.len() < 8 {
+            let name = MemberName(names::member(&key.name, random.random()));
+            if !used(&name) {
+                self.fresh_names.push(name);
+            }
+        }
+        world.fresh_names.clone_from(&self.fresh_names);
+        world.fresh_token = format!("{:032x}", random.random::<u128>());
+    }
+
     /// What Kubernetes said of a claim that is not bound, in its events: the claim itself does not tell.
     async fn problem(
         &mut self,
