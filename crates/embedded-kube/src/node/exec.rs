@@ -38,7 +38,12 @@ impl Streams {
             .ok_or_else(|| StreamError::PodNotFound(pod.name.clone()))
     }
 
-    fn running(&self, pod: &PodRef, container: Option<&str>) -> Result<(Arc<Pod>, Running), StreamError> {
+    fn address(&self, pod: &PodRef) -> Result<Ipv4Addr, StreamError> {
+        let address = self.0.machine.addresses.of(&pod.uid);
+        address.ok_or_else(|| StreamError::Internal("the pod has no address yet".to_string()))
+    }
+
+    fn running(&self, pod: &PodRef, container: Option<&str>) -> Result<Running, StreamError> {
         let object = self.pod(pod)?;
         let name = container_name(&object, container)?;
         let running = self.0.running(&pod.uid).and_then(|containers| containers.get(&name));
@@ -48,7 +53,7 @@ impl Streams {
                 "unable to upgrade connection: container not found (\"{name}\")"
             ))
         })?;
-        Ok((object, running))
+        Ok(running)
     }
 
     fn read_logs(
@@ -100,10 +105,10 @@ impl Streams {
     }
 
     async fn start(&self, pod: &PodRef, options: &ExecOptions) -> Result<ExecSession, StreamError> {
-        let (object, running) = self.running(pod, options.container.as_deref())?;
+        let running = self.running(pod, options.container.as_deref())?;
         let init = running.process.ready_sandbox().await;
         let init = init.ok_or_else(|| StreamError::Internal("the container is not running".to_string()))?;
-        let address = pod_ip(&object)?;
+        let address = self.address(pod)?;
         let words: Vec<String> = options.command.iter().map(|word| localize(word, address)).collect();
         if words.is_empty() {
             return Err(StreamError::BadRequest(
@@ -182,7 +187,7 @@ impl Streams {
     }
 
     fn join(&self, pod: &PodRef, options: &ExecOptions) -> Result<ExecSession, StreamError> {
-        let (_, running) = self.running(pod, options.container.as_deref())?;
+        let running = self.running(pod, options.container.as_deref())?;
         let mut output = running.log.attach();
         let (stdout, mut stdout_end) = tokio::io::duplex(64 * 1024);
         let (stderr, mut stderr_end) = tokio::io::duplex(64 * 1024);
@@ -228,14 +233,6 @@ fn exit_of(process: Process) -> BoxFuture<'static, Result<i32, StreamError>> {
     }
     let guard = Ends(process);
     async move { Ok(guard.0.wait().await) }.boxed()
-}
-
-fn pod_ip(pod: &Pod) -> Result<Ipv4Addr, StreamError> {
-    let address = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.pod_ip.as_ref()?.parse().ok());
-    address.ok_or_else(|| StreamError::Internal("the pod has no address yet".to_string()))
 }
 
 fn container_name(pod: &Pod, container: Option<&str>) -> Result<String, StreamError> {
@@ -290,7 +287,7 @@ impl PodStreams for Streams {
 
     fn port_forward(&self, pod: PodRef, port: u16) -> BoxFuture<'_, Result<Box<dyn DuplexStream>, StreamError>> {
         async move {
-            let address = pod_ip(&*self.pod(&pod)?)?;
+            let address = self.address(&pod)?;
             let connected = TcpStream::connect((address, port)).await;
             let stream =
                 connected.map_err(|error| StreamError::Internal(format!("dial tcp {address}:{port}: {error}")))?;

@@ -57,6 +57,16 @@ impl Addresses {
         Some(address)
     }
 
+    /// The address a pod has now.
+    pub(crate) fn of(&self, uid: &str) -> Option<Ipv4Addr> {
+        let guard = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        guard
+            .1
+            .iter()
+            .find(|(_, holder)| *holder == uid)
+            .map(|(address, _)| *address)
+    }
+
     pub(crate) fn release(&self, uid: &str) {
         self.taken
             .lock()
@@ -105,6 +115,7 @@ mod tests {
         let first = pool.assign("a", None).unwrap();
         assert_eq!(first, Ipv4Addr::new(127, 7, 64, 1));
         assert_eq!(pool.assign("a", None), Some(first));
+        assert_eq!((pool.of("a"), pool.of("b")), (Some(first), None));
         pool.release("a");
         assert_ne!(pool.assign("b", None), Some(first));
         assert_eq!(pool.assign("c", Some(first)), Some(first));
