@@ -3,8 +3,6 @@
 //! One request: `listen` (TLS) or `client` (in memory) → `server` (who asks, may they, for what) → `rest` (the verb) →
 //! `admission` (defaults and rules of built-in kinds) or `crd` (those of custom kinds) → `store`.
 
-#![allow(dead_code)]
-
 mod admission;
 mod auth;
 mod body;

@@ -57,10 +57,6 @@ impl Network {
         self.n
     }
 
-    pub(crate) fn dns(&self) -> Ipv4Addr {
-        Ipv4Addr::new(127, self.n, 0, 10)
-    }
-
     /// The address of the service `kubernetes`.
     pub(crate) fn api_service(&self) -> Ipv4Addr {
         Ipv4Addr::new(127, self.n, 128, 1)

@@ -145,8 +145,8 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value, ProtobufError> {
         return Err(ProtobufError::UnknownKind(kind, api_version));
     }
     let mut object = json!({"apiVersion": api_version, "kind": kind});
-    if let Value::Object(fields) = message(&name, raw, 0)? {
-        object.as_object_mut().map(|object| object.extend(fields));
+    if let (Value::Object(fields), Some(object)) = (message(&name, raw, 0)?, object.as_object_mut()) {
+        object.extend(fields);
     }
     Ok(object)
 }

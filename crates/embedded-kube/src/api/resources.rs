@@ -386,11 +386,14 @@ pub(crate) fn built_in() -> Vec<Resource> {
         .collect()
 }
 
+/// The versions of a group, the preferred one first, each with its resources by plural name.
+pub(crate) type Versions = Vec<(String, BTreeMap<String, Arc<Resource>>)>;
+
 /// Everything served at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     /// By group, then version (in order of preference), then plural name.
-    groups: BTreeMap<String, Vec<(String, BTreeMap<String, Arc<Resource>>)>>,
+    groups: BTreeMap<String, Versions>,
     /// What OpenAPI says about it.
     pub(crate) documents: Documents,
 }
@@ -444,7 +447,7 @@ impl Registry {
     }
 
     /// Groups with their versions, the preferred version first.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = (&String, &Vec<(String, BTreeMap<String, Arc<Resource>>)>)> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (&String, &Versions)> {
         self.groups.iter()
     }
 }

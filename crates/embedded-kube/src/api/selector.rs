@@ -59,7 +59,8 @@ impl Selector {
                 let same = match found {
                     None | Some(Value::Null) => wanted.is_empty() || wanted == "false",
                     Some(Value::String(text)) => text == wanted,
-                    Some(other) => other.to_string() == *wanted,
+                    Some(Value::Bool(flag)) => wanted == if *flag { "true" } else { "false" },
+                    Some(_) => false,
                 };
                 same == *equal
             })

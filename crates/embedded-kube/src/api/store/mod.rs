@@ -107,10 +107,6 @@ impl Snapshot {
             .map(|(_, object)| &object.value)
             .collect()
     }
-
-    pub(crate) fn count(&self, storage: &str) -> usize {
-        self.list(storage, "", None).count()
-    }
 }
 
 #[derive(Debug, thiserror::Error)]
