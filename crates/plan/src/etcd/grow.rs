@@ -25,12 +25,9 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
     }
     let versions = || view.world.pods.values().map(|pod| &pod.version).chain([&view.new_pods]);
     let learners = versions().all(|version| version.has_learners());
-    let at_once = if versions().all(|version| version.has_max_learners()) {
-        wanted - total
-    } else {
-        1
-    };
-    let new: Vec<MemberName> = view.world.fresh_names.iter().take(at_once).cloned().collect();
+    // One: a joining etcd resolves every name in the list and waits up to 30 s for one that DNS does not know, so a
+    // member is added only when the one before it has its address.
+    let new: Vec<MemberName> = view.world.fresh_names.iter().take(1).cloned().collect();
     let mut members = initial_cluster(view.intent, &list.members);
     let mut effects = Vec::new();
     for name in &new {
@@ -58,11 +55,26 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
         Step::new(
             Work::Scaling,
             "AddingMembers",
-            format!("{total} of {wanted} members: adding {}", names(&new)),
+            format!("{total} of {wanted} members are in the cluster: adding {}", new.len()),
         )
         .with(effects)
         .wake(LATER),
     )
+}
+
+/// The next learner can be added before those that have started are promoted, so that etcd's 5 s after a promotion are
+/// waited for once at most (3.6 and later allow several learners).
+pub(super) fn next_before_promotion(view: &View<'_>) -> bool {
+    let versions = || view.world.pods.values().map(|pod| &pod.version).chain([&view.new_pods]);
+    let Some(list) = &view.world.list else { return false };
+    list.members.len() < wanted(view)
+        && versions().all(|version| version.has_max_learners())
+        && view.all_voters_healthy()
+        && list.members.iter().all(|listed| listed.name.is_some())
+        && view
+            .members
+            .values()
+            .all(|member| member.listed.is_none_or(|listed| !listed.learner) || member.is_healthy())
 }
 
 /// The size to reach now: one more while a healthy member is to be replaced, so that fault tolerance never drops.
@@ -75,12 +87,4 @@ pub(super) fn leaves(view: &View<'_>, member: &super::Member<'_>) -> bool {
     member.pod.is_some_and(|pod| {
         pod.marked_to_leave || (!view.intent.is_durable() && super::restart::made_otherwise(view, &member.name, pod))
     })
-}
-
-fn names(members: &[MemberName]) -> String {
-    members
-        .iter()
-        .map(|name| name.0.as_str())
-        .collect::<Vec<_>>()
-        .join(", ")
 }

@@ -263,47 +263,7 @@ fn template(cluster: &EtcdCluster) -> String {
     manifests::hash(&wishes)
 }
 
-/// A quantity of bytes as Kubernetes writes it: a number with a decimal (k, M, G, …), binary (Ki, Mi, Gi, …) or
-/// exponent suffix.
+/// A size in bytes.
 pub(super) fn bytes(quantity: &Quantity) -> Option<u64> {
-    let text = quantity.0.trim();
-    let split = text
-        .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '+' || c == '-'))
-        .unwrap_or(text.len());
-    let (number, suffix) = text.split_at(split);
-    let number: f64 = number.parse().ok()?;
-    let factor = match suffix {
-        "" => 1.0,
-        "m" => 0.001,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "T" => 1e12,
-        "P" => 1e15,
-        "E" => 1e18,
-        "Ki" => 1024.0,
-        "Mi" => 1024.0 * 1024.0,
-        "Gi" => 1024.0 * 1024.0 * 1024.0,
-        "Ti" => 1024f64.powi(4),
-        "Pi" => 1024f64.powi(5),
-        "Ei" => 1024f64.powi(6),
-        exponent => 10f64.powi(exponent.strip_prefix(['e', 'E'])?.parse().ok()?),
-    };
-    let bytes = number * factor;
-    (bytes.is_finite() && bytes >= 0.0).then_some(bytes.ceil() as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_read_as_kubernetes_writes_them() {
-        let read = |text: &str| bytes(&Quantity(text.into()));
-        assert_eq!(read("1Gi"), Some(1 << 30));
-        assert_eq!(read("1.5Ki"), Some(1536));
-        assert_eq!(read("2e3"), Some(2000));
-        assert_eq!(read("500M"), Some(500_000_000));
-        assert_eq!(read("lots"), None);
-    }
+    stateward_api::quantity::bytes(quantity).and_then(|bytes| u64::try_from(bytes).ok())
 }

@@ -16,6 +16,11 @@ pub(super) fn join(view: &View<'_>) -> Option<Step> {
 }
 
 fn join_proven(view: &View<'_>, cluster: super::ClusterId, list: &[Listed]) -> Option<Step> {
+    if super::grow::next_before_promotion(view)
+        && let Some(step) = super::grow::grow(view)
+    {
+        return Some(step);
+    }
     // The one that has caught up becomes a voter; etcd itself judges whether it has.
     for member in view.members.values() {
         let (Some(listed), Some(pod)) = (member.listed, member.pod) else {

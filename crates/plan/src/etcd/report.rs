@@ -255,7 +255,9 @@ fn line(view: &View<'_>, member: &super::Member<'_>) -> MemberLine {
         id: member
             .listed
             .map(|listed| listed.id)
-            .or(member.answer.map(|answer| answer.id)),
+            .or(member.answer.map(|answer| answer.id))
+            // The record is read back from here: without an ID the member would be forgotten.
+            .or(remembered.and_then(|known| known.id)),
         role,
         version: member.answer.map(|answer| answer.version.clone()),
         ready,

@@ -14,6 +14,9 @@ pub(super) const SERVER_TLS: &str = "/etc/etcdtls/member/server-tls";
 /// Where the operator's own client certificate is mounted, for etcdctl in the pod.
 pub(super) const CLIENT_TLS: &str = "/etc/etcdtls/operator/etcd-tls";
 
+/// The one flag that both the user and we have something to say in.
+const GATES: &str = "feature-gates";
+
 /// Metrics and health in plain text have a port of their own since 3.3.
 pub(super) fn has_metrics_port(version: &EtcdVersion) -> bool {
     version.at_least(3, 3, 0)
@@ -70,18 +73,13 @@ pub(super) fn flags(cluster: &EtcdCluster, member: &MemberName, version: &EtcdVe
         ]);
     }
     flags.extend(care(cluster, version));
-    flags.extend(corruption_checks(version));
+    flags.extend(corruption_checks(cluster, version));
     if version.has_max_learners() {
         flags.push("--max-learners=7".into());
     }
     // The user's last: etcd takes the last of two equal flags, and the schema refuses those that are ours.
-    flags.extend(
-        cluster
-            .spec
-            .etcd_options
-            .iter()
-            .map(|(name, value)| format!("--{name}={value}")),
-    );
+    let options = cluster.spec.etcd_options.iter().filter(|(name, _)| *name != GATES);
+    flags.extend(options.map(|(name, value)| format!("--{name}={value}")));
     flags
 }
 
@@ -90,7 +88,7 @@ fn care(cluster: &EtcdCluster, version: &EtcdVersion) -> Vec<String> {
         return Vec::new();
     };
     let mut flags = Vec::new();
-    if let Some(bytes) = care.quota.as_ref().and_then(crate::etcd::intent::bytes) {
+    if let Some(bytes) = care.quota.as_ref().and_then(stateward_api::quantity::bytes) {
         flags.push(format!("--quota-backend-bytes={bytes}"));
     }
     if let Some(compaction) = care
@@ -112,9 +110,12 @@ fn care(cluster: &EtcdCluster, version: &EtcdVersion) -> Vec<String> {
 }
 
 /// Checks at start and at compaction that the member's data is that of the others.
-fn corruption_checks(version: &EtcdVersion) -> Vec<String> {
+fn corruption_checks(cluster: &EtcdCluster, version: &EtcdVersion) -> Vec<String> {
     if version.at_least(3, 6, 0) {
-        vec!["--feature-gates=InitialCorruptCheck=true,CompactHashCheck=true".into()]
+        // The user's gates come after ours: of two equal ones etcd takes the last.
+        let gates = ["InitialCorruptCheck=true,CompactHashCheck=true"].into_iter();
+        let gates = gates.chain(cluster.spec.etcd_options.get(GATES).map(String::as_str));
+        vec![format!("--{GATES}={}", gates.collect::<Vec<_>>().join(","))]
     } else if version.at_least(3, 5, 5) {
         vec![
             "--experimental-initial-corrupt-check=true".into(),
