@@ -114,8 +114,8 @@ fn quantities(value: &Value) -> Result<(), String> {
                         }
                     }
                 }
-                // Data of users, which may be named anything.
-                if !matches!(name.as_str(), "metadata" | "data" | "stringData") {
+                // Data of users and schemas, where fields may be named anything.
+                if !matches!(name.as_str(), "metadata" | "data" | "stringData" | "openAPIV3Schema") {
                     quantities(value)?;
                 }
             }
