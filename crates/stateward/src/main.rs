@@ -1,1 +1,61 @@
-fn main() {}
+//! The stateward program. Only wiring: each verb is a file, what it does is in the crates.
+
+mod crds;
+mod demo;
+mod local;
+mod logging;
+mod manifests;
+mod operator;
+mod status;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Runs stateful systems on Kubernetes the way a careful human operator would.
+#[derive(Parser)]
+#[command(version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run the operator
+    Operator(operator::Options),
+    /// A Kubernetes on this machine, in one process, with pods as ordinary processes
+    #[command(subcommand)]
+    Local(local::Verb),
+    /// Bring up the example on an embedded Kubernetes and watch it live
+    Demo(demo::Options),
+    /// Show a cluster in words
+    Status(status::Options),
+    /// Print the CustomResourceDefinitions
+    Crds(crds::Options),
+    /// Print everything that installs Stateward
+    Manifests(manifests::Options),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Cli::parse().verb).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("stateward: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(verb: Verb) -> Result<()> {
+    match verb {
+        Verb::Operator(options) => operator::run(options).await,
+        Verb::Local(verb) => local::run(verb).await,
+        Verb::Demo(options) => demo::run(options).await,
+        Verb::Status(options) => status::run(&options).await,
+        Verb::Crds(options) => crds::run(&options),
+        Verb::Manifests(options) => manifests::run(&options),
+    }
+}

@@ -1,0 +1,22 @@
+//! `stateward crds`: the CustomResourceDefinitions as YAML.
+
+use anyhow::{Context, Result};
+
+/// Options of `stateward crds`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Write one file a kind into this folder instead of printing
+    #[arg(long)]
+    folder: Option<std::path::PathBuf>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    for (name, content) in stateward_api::crds::files() {
+        match &options.folder {
+            Some(folder) => std::fs::write(folder.join(&name), content)
+                .with_context(|| format!("cannot write {name} into {}", folder.display()))?,
+            None => print!("---\n{content}"),
+        }
+    }
+    Ok(())
+}

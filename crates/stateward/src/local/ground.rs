@@ -1,0 +1,155 @@
+//! An embedded Kubernetes with the operator beside it, in this process.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use embedded_kube::{Cluster, Faults, ImageSource};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use stateward_api::EtcdCluster;
+use stateward_operator::Config;
+use tokio_util::sync::CancellationToken;
+
+/// How to start.
+pub(crate) struct Start {
+    /// Where state is kept; temporary unless given.
+    pub(crate) folder: Option<PathBuf>,
+    /// How many nodes.
+    pub(crate) nodes: u8,
+    /// With the operator.
+    pub(crate) operator: bool,
+    /// Answer with the nearest image.
+    pub(crate) nearest_images: bool,
+}
+
+impl Start {
+    /// For a demo: three nodes, whatever etcd is there, nothing kept.
+    pub(crate) fn temporary() -> Self {
+        Self {
+            folder: None,
+            nodes: 3,
+            operator: true,
+            nearest_images: true,
+        }
+    }
+}
+
+/// What runs.
+pub(crate) struct Ground {
+    cluster: Cluster,
+    stop: CancellationToken,
+    operator: Option<tokio::task::JoinHandle<()>>,
+    folder: PathBuf,
+}
+
+/// Where `./x setup` puts etcd, one folder a version.
+pub(crate) fn etcd_folder() -> PathBuf {
+    if let Some(folder) = std::env::var_os("STATEWARD_ETCD_DIR") {
+        return folder.into();
+    }
+    let cache = std::env::var_os("STATEWARD_CACHE").map(PathBuf::from);
+    let cache = cache.or_else(|| std::env::var_os("XDG_CACHE_HOME").map(|home| PathBuf::from(home).join("stateward")));
+    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/stateward")));
+    cache.unwrap_or_else(|| ".".into()).join("etcd")
+}
+
+impl Ground {
+    pub(crate) async fn start(start: Start) -> Result<Self> {
+        let mut builder = Cluster::builder()
+            .nodes(start.nodes)
+            .images(ImageSource::etcd(etcd_folder()))
+            .nearest_images(start.nearest_images);
+        if let Some(folder) = &start.folder {
+            builder = builder.folder(folder);
+        }
+        let cluster = builder.start().await.context("cannot start the embedded Kubernetes")?;
+        let folder = cluster.folder().to_owned();
+        crate::logging::to_file(&folder.join("log"))?;
+        let kubeconfig = embedded_kube::kubeconfig_yaml(&cluster.kubeconfig());
+        std::fs::write(folder.join("kubeconfig"), kubeconfig).context("cannot write the kubeconfig")?;
+        let stop = CancellationToken::new();
+        let mut ground = Self {
+            cluster,
+            stop,
+            operator: None,
+            folder,
+        };
+        if start.operator {
+            ground.start_operator();
+            ground.knows_clusters().await?;
+        }
+        Ok(ground)
+    }
+
+    fn start_operator(&mut self) {
+        let (client, stop) = (self.cluster.client(), self.stop.clone());
+        self.operator = Some(tokio::spawn(async move {
+            if let Err(error) = stateward_operator::run(Config::default(), client, stop).await {
+                tracing::error!("the operator ended: {error:#}");
+            }
+        }));
+    }
+
+    /// Waits until the API server serves the kinds that the operator brings.
+    async fn knows_clusters(&self) -> Result<()> {
+        let clusters: Api<EtcdCluster> = Api::all(self.client());
+        let served = async {
+            while clusters.list(&ListParams::default().limit(1)).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), served)
+            .await
+            .context("the operator did not start within 30 s")
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.cluster.client()
+    }
+
+    pub(crate) fn faults(&self) -> Result<Faults> {
+        self.cluster.faults().context("it was started without nodes")
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("kubeconfig")
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// An etcdctl that can be pasted into a terminal: the newest at hand.
+    pub(crate) fn etcdctl(&self) -> String {
+        let folder = etcd_folder();
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let mut found: Vec<PathBuf> = entries
+            .map(|entry| entry.path().join("etcdctl"))
+            .filter(|path| path.is_file())
+            .collect();
+        found.sort();
+        found.last().map_or_else(
+            || "etcdctl".to_owned(),
+            |path: &PathBuf| Path::display(path).to_string(),
+        )
+    }
+
+    /// Ends a pod's processes as a crash does.
+    pub(crate) async fn kill_pod(&self, pods: &Api<Pod>, name: &str) -> Result<()> {
+        let namespace = pods.get(name).await?.namespace().unwrap_or_default();
+        self.faults()?
+            .kill(&namespace, name, None, nix::libc::SIGKILL)
+            .await
+            .with_context(|| format!("cannot kill {name}"))
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        if let Some(operator) = self.operator {
+            let _ended = operator.await;
+        }
+        self.cluster.stop().await;
+    }
+}

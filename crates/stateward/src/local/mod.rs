@@ -1,0 +1,170 @@
+//! `stateward local`: an embedded Kubernetes with the operator in the same process.
+
+mod control;
+mod ground;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+pub(crate) use ground::{Ground, Start};
+
+/// The verbs of `stateward local`.
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// Start in the foreground; Ctrl-C stops it, starting again brings the same objects and data back
+    Up {
+        #[command(flatten)]
+        place: Place,
+        /// How many nodes
+        #[arg(long, default_value_t = 3)]
+        nodes: u8,
+        /// Without the operator: a bare Kubernetes
+        #[arg(long)]
+        no_operator: bool,
+        /// Answer for an image that is not there with the nearest version, and say so in an event
+        #[arg(long)]
+        nearest_images: bool,
+    },
+    /// Stop the one that runs in this folder
+    Down {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Whether one runs in this folder, and how to reach it
+    Status {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Print its kubeconfig
+    Kubeconfig {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Break something, or mend it
+    Fault {
+        #[command(flatten)]
+        place: Place,
+        #[command(subcommand)]
+        fault: control::Fault,
+    },
+}
+
+/// Which instance: several can run side by side, each in its folder.
+#[derive(clap::Args, Clone)]
+pub(crate) struct Place {
+    /// Where its state is kept
+    #[arg(long, env = "STATEWARD_LOCAL")]
+    folder: Option<PathBuf>,
+}
+
+impl Place {
+    fn folder(&self) -> Result<PathBuf> {
+        match &self.folder {
+            Some(folder) => Ok(folder.clone()),
+            None => {
+                let home = std::env::var_os("HOME").context("HOME is not set; give --folder")?;
+                Ok(PathBuf::from(home).join(".local/share/stateward/local"))
+            }
+        }
+    }
+
+    /// The process that runs in the folder, if one does.
+    fn running(&self) -> Result<Option<Pid>> {
+        let text = std::fs::read_to_string(self.folder()?.join("pid")).unwrap_or_default();
+        let pid = text.trim().parse().ok().map(Pid::from_raw);
+        Ok(pid.filter(|pid| kill(*pid, None).is_ok()))
+    }
+}
+
+pub(crate) async fn run(verb: Verb) -> Result<()> {
+    match verb {
+        Verb::Up {
+            place,
+            nodes,
+            no_operator,
+            nearest_images,
+        } => up(&place, nodes, !no_operator, nearest_images).await,
+        Verb::Down { place } => down(&place).await,
+        Verb::Status { place } => status(&place),
+        Verb::Kubeconfig { place } => {
+            let path = place.folder()?.join("kubeconfig");
+            print!(
+                "{}",
+                std::fs::read_to_string(&path).with_context(|| format!(
+                    "nothing was started in {}; run `stateward local up`",
+                    place.folder().unwrap_or_default().display()
+                ))?
+            );
+            Ok(())
+        }
+        Verb::Fault { place, fault } => control::send(&place.folder()?.join("control"), &fault).await,
+    }
+}
+
+async fn up(place: &Place, nodes: u8, operator: bool, nearest_images: bool) -> Result<()> {
+    if let Some(pid) = place.running()? {
+        bail!(
+            "one runs in {} already (process {pid}); `stateward local down` stops it, --folder starts another beside it",
+            place.folder()?.display()
+        );
+    }
+    let folder = place.folder()?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::write(folder.join("pid"), std::process::id().to_string())?;
+    let started = Instant::now();
+    let ground = Ground::start(Start {
+        folder: Some(folder.clone()),
+        nodes,
+        operator,
+        nearest_images,
+    })
+    .await?;
+    println!(
+        "ready after {:.2} s. Use it with:\n\n  export KUBECONFIG={}\n  kubectl get nodes\n\nCtrl-C stops it. Logs: {}",
+        started.elapsed().as_secs_f64(),
+        ground.kubeconfig().display(),
+        ground.log().display()
+    );
+    let control = control::serve(folder.join("control"), ground.faults()?);
+    tokio::select! {
+        result = control => result?,
+        () = crate::operator::stop_signal() => {}
+    }
+    ground.stop().await;
+    let _gone = std::fs::remove_file(folder.join("pid"));
+    Ok(())
+}
+
+async fn down(place: &Place) -> Result<()> {
+    let Some(pid) = place.running()? else {
+        println!("nothing runs in {}", place.folder()?.display());
+        return Ok(());
+    };
+    kill(pid, Signal::SIGTERM).with_context(|| format!("cannot stop process {pid}"))?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while kill(pid, None).is_ok() {
+        if Instant::now() > deadline {
+            bail!("process {pid} was asked to stop and has not within 60 s");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    println!("stopped; `stateward local up` brings everything back");
+    Ok(())
+}
+
+fn status(place: &Place) -> Result<()> {
+    let folder = place.folder()?;
+    match place.running()? {
+        Some(pid) => println!(
+            "runs as process {pid}; export KUBECONFIG={}",
+            folder.join("kubeconfig").display()
+        ),
+        None => println!("does not run; its state is in {}", folder.display()),
+    }
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! `stateward operator`: the operator, as it runs in its pod or on a developer's machine.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use stateward_operator::{Config, Election};
+use tokio_util::sync::CancellationToken;
+
+/// Options of `stateward operator`. Each can be given in the environment too.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Look after this namespace only; all of them unless given
+    #[arg(long, env = "WATCH_NAMESPACE")]
+    namespace: Option<String>,
+    /// Clusters that say nothing of storage lose their data with their pods, as with the old operator
+    #[arg(long, env = "EPHEMERAL_BY_DEFAULT")]
+    ephemeral_by_default: bool,
+    /// Do not create or update the CustomResourceDefinitions
+    #[arg(long, env = "NO_CRDS")]
+    no_crds: bool,
+    /// Where to serve metrics and health
+    #[arg(long, env = "LISTEN", default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+    /// Act without a lease; only where no second operator can be
+    #[arg(long)]
+    no_election: bool,
+    /// This pod's name, which the lease carries
+    #[arg(long, env = "POD_NAME", default_value = "stateward")]
+    pod_name: String,
+    /// This pod's namespace, where the lease is
+    #[arg(long, env = "POD_NAMESPACE", default_value = "stateward-system")]
+    pod_namespace: String,
+}
+
+pub(crate) async fn run(options: Options) -> Result<()> {
+    crate::logging::to_stderr("info");
+    let client = kube::Client::try_default()
+        .await
+        .context("cannot find a Kubernetes: no kubeconfig, and not in a pod")?;
+    let config = Config {
+        namespace: options.namespace.filter(|namespace| !namespace.is_empty()),
+        ephemeral_by_default: options.ephemeral_by_default,
+        manage_crds: !options.no_crds,
+        listen: Some(options.listen),
+        election: (!options.no_election)
+            .then(|| Election::new(options.pod_namespace, crate::manifests::NAME, options.pod_name)),
+        ..Config::default()
+    };
+    let stop = CancellationToken::new();
+    let asked = stop.clone();
+    tokio::spawn(async move {
+        stop_signal().await;
+        asked.cancel();
+    });
+    stateward_operator::run(config, client, stop)
+        .await
+        .context("the operator ended")
+}
+
+/// Waits for Ctrl-C or SIGTERM.
+pub(crate) async fn stop_signal() {
+    let terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate());
+    match terminate {
+        Ok(mut terminate) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+        }
+        Err(_) => drop(tokio::signal::ctrl_c().await),
+    }
+}
