@@ -2,6 +2,7 @@
 //! embedded and on a real Kubernetes. Run it with `./x e2e` or `./x kube test`.
 
 mod ground;
+mod log;
 mod scenarios;
 mod story;
 mod test;
@@ -9,6 +10,7 @@ mod wait;
 mod writer;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,22 +63,45 @@ enum Outcome {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
-    let options = Options::parse();
+async fn main() -> ExitCode {
+    match suite(Options::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("stateward-e2e: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn suite(options: Options) -> Result<()> {
     let chosen: Vec<&Scenario> = SCENARIOS
         .iter()
-        .filter(|scenario| if options.names.is_empty() { !options.smoke || scenario.smoke } else { options.names.iter().any(|name| name == scenario.name) })
+        .filter(|scenario| {
+            if options.names.is_empty() {
+                !options.smoke || scenario.smoke
+            } else {
+                options.names.iter().any(|name| name == scenario.name)
+            }
+        })
         .collect();
-    if let Some(unknown) = options.names.iter().find(|name| SCENARIOS.iter().all(|scenario| scenario.name != **name)) {
+    if let Some(unknown) = options
+        .names
+        .iter()
+        .find(|name| SCENARIOS.iter().all(|scenario| scenario.name != **name))
+    {
         bail!("there is no scenario {unknown}; --list shows them");
     }
     if options.list {
-        chosen.iter().for_each(|scenario| println!("{}{}", scenario.name, if scenario.smoke { " (smoke)" } else { "" }));
+        chosen
+            .iter()
+            .for_each(|scenario| println!("{}{}", scenario.name, if scenario.smoke { " (smoke)" } else { "" }));
         return Ok(());
     }
     let versions = versions(&options.etcd)?;
     let ground: Arc<dyn Ground> = match options.ground {
-        Where::Embedded => Arc::new(ground::embedded::Embedded::start(&options.etcd, versions).await?),
+        Where::Embedded => {
+            Arc::new(ground::embedded::Embedded::start(&options.etcd, versions, log::Log::install()).await?)
+        }
         Where::Real => Arc::new(ground::real::Real::connect(options.xtask.clone(), versions).await?),
     };
     let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
@@ -93,7 +118,11 @@ async fn main() -> Result<()> {
                 }
                 Outcome::CannotRun(why) => {
                     skipped += 1;
-                    println!("scenario {} ... cannot run on the {} ground: {why}", scenario.name, ground.name());
+                    println!(
+                        "scenario {} ... cannot run on the {} ground: {why}",
+                        scenario.name,
+                        ground.name()
+                    );
                 }
                 Outcome::Failed(error) => {
                     failed.push(scenario.name);
@@ -102,9 +131,22 @@ async fn main() -> Result<()> {
             }
         }
     }
-    println!("{} ground, {:.0} s{}", ground.name(), all.elapsed().as_secs_f64(), if failed.is_empty() { String::new() } else { format!("; failed: {}", failed.join(", ")) });
+    println!(
+        "{} ground, {:.0} s{}",
+        ground.name(),
+        all.elapsed().as_secs_f64(),
+        if failed.is_empty() {
+            String::new()
+        } else {
+            format!("; failed: {}", failed.join(", "))
+        }
+    );
     println!("{passed} passed, {} failed, {skipped} skipped", failed.len());
-    if failed.is_empty() { Ok(()) } else { bail!("{} scenarios failed", failed.len()) }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        bail!("{} scenarios failed", failed.len())
+    }
 }
 
 async fn run(ground: &Arc<dyn Ground>, scenario: &Scenario, keep: bool) -> Outcome {
@@ -127,8 +169,15 @@ async fn run(ground: &Arc<dyn Ground>, scenario: &Scenario, keep: bool) -> Outco
     // Whatever was broken is mended, and the operator works again, before the next one.
     let mended = async {
         ground.fault(ground::Fault::Heal).await.context("cannot undo cuts")?;
-        ground.start_operator().await.context("the operator does not come back")?;
-        if keep && result.is_err() { Ok(()) } else { test.clean_up().await.context("cannot clean up") }
+        ground
+            .start_operator()
+            .await
+            .context("the operator does not come back")?;
+        if keep && result.is_err() {
+            Ok(())
+        } else {
+            test.clean_up().await.context("cannot clean up")
+        }
     };
     let mended = mended.await;
     match result.and_then(|what| mended.map(|()| what)) {
@@ -139,8 +188,11 @@ async fn run(ground: &Arc<dyn Ground>, scenario: &Scenario, keep: bool) -> Outco
 
 /// The etcd versions in a folder, oldest first.
 fn versions(folder: &std::path::Path) -> Result<Vec<EtcdVersion>> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("no etcd programs in {}; run ./x setup", folder.display()))?;
-    let mut versions: Vec<EtcdVersion> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    let entries = std::fs::read_dir(folder)
+        .with_context(|| format!("no etcd programs in {}; run ./x setup", folder.display()))?;
+    let mut versions: Vec<EtcdVersion> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
     versions.sort();
     if versions.is_empty() {
         bail!("no etcd programs in {}; run ./x setup", folder.display());

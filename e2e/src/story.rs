@@ -7,23 +7,32 @@ use kube::{Api, ResourceExt};
 use crate::test::{Test, describe};
 
 /// Prints the story of a failed scenario.
-pub async fn tell(test: &Test) {
+pub(crate) async fn tell(test: &Test) {
     println!("  --- clusters");
     if let Ok(clusters) = test.clusters().list(&ListParams::default()).await {
         for cluster in clusters {
             println!("  {}: {}", cluster.name_any(), describe(&cluster));
             for member in cluster.status.unwrap_or_default().member_statuses {
-                println!("    {} {:?} {:?} {}", member.name, member.role, member.health, member.message);
+                println!(
+                    "    {} {:?} {:?} {}",
+                    member.name, member.role, member.health, member.message
+                );
             }
         }
     }
     println!("  --- events");
     let events: Api<Event> = Api::namespaced(test.client.clone(), &test.namespace);
     if let Ok(mut events) = events.list(&ListParams::default()).await {
-        events.items.sort_by_key(|event| event.metadata.creation_timestamp.clone().map(|time| time.0));
+        events
+            .items
+            .sort_by_key(|event| event.metadata.creation_timestamp.clone().map(|time| time.0));
         for event in events.items.iter().rev().take(40).rev() {
             let about = event.involved_object.name.clone().unwrap_or_default();
-            println!("  {} {about}: {}", event.reason.clone().unwrap_or_default(), event.message.clone().unwrap_or_default());
+            println!(
+                "  {} {about}: {}",
+                event.reason.clone().unwrap_or_default(),
+                event.message.clone().unwrap_or_default()
+            );
         }
     }
     println!("  --- pods");
@@ -31,9 +40,20 @@ pub async fn tell(test: &Test) {
         for pod in pods {
             let name = pod.name_any();
             let status = pod.status.clone().unwrap_or_default();
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-            println!("  {name} on {node}: {} {}", status.phase.unwrap_or_default(), serde_json::to_string(&status.container_statuses).unwrap_or_default());
-            let options = LogParams { tail_lines: Some(15), ..LogParams::default() };
+            let node = pod
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.node_name.clone())
+                .unwrap_or_default();
+            println!(
+                "  {name} on {node}: {} {}",
+                status.phase.unwrap_or_default(),
+                serde_json::to_string(&status.container_statuses).unwrap_or_default()
+            );
+            let options = LogParams {
+                tail_lines: Some(15),
+                ..LogParams::default()
+            };
             match test.pods().logs(&name, &options).await {
                 Ok(log) => log.lines().for_each(|line| println!("    | {line}")),
                 Err(error) => println!("    no log: {error}"),
@@ -41,5 +61,9 @@ pub async fn tell(test: &Test) {
         }
     }
     println!("  --- the operator");
-    test.ground.operator_log().await.lines().for_each(|line| println!("    | {line}"));
+    test.ground
+        .operator_log()
+        .await
+        .lines()
+        .for_each(|line| println!("    | {line}"));
 }

@@ -18,108 +18,144 @@ use crate::wait::until;
 use crate::writer::{Endpoint, Writer};
 
 /// The etcd version of scenarios that are not about versions.
-pub const USUAL: &str = "3.5.35";
+pub(crate) const USUAL: &str = "3.5.35";
 
 /// One run of a scenario.
-pub struct Test {
+pub(crate) struct Test {
     /// Where.
-    pub ground: Arc<dyn Ground>,
+    pub(crate) ground: Arc<dyn Ground>,
     /// The namespace that is only its own.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// An administrator's client.
-    pub client: kube::Client,
+    pub(crate) client: kube::Client,
     /// The version to use where it does not matter.
-    pub usual: String,
+    pub(crate) usual: String,
 }
 
 /// A member as etcd itself lists it.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// Its ID.
-    pub id: u64,
+    pub(crate) id: u64,
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// It does not vote.
-    pub learner: bool,
+    pub(crate) learner: bool,
 }
 
 impl Test {
     /// Makes the namespace, with the "restricted" pod security standard enforced.
-    pub async fn new(ground: Arc<dyn Ground>, scenario: &str) -> Result<Self> {
+    pub(crate) async fn new(ground: Arc<dyn Ground>, scenario: &str) -> Result<Self> {
         let client = ground.client();
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let suffix: String = (0..4).map(|_| char::from(b'a' + rand::random_range(0..26u8))).collect();
-        let namespace = format!("{}-{suffix}", scenario.chars().take(40).collect::<String>());
-        let object = json!({"metadata": {"name": namespace, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
-        namespaces.create(&PostParams::default(), &serde_json::from_value(object)?).await.context("cannot make a namespace")?;
+        let namespace = format!(
+            "{}-{suffix}",
+            scenario.replace('_', "-").chars().take(40).collect::<String>()
+        );
+        let object =
+            json!({"metadata": {"name": namespace, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
+        namespaces
+            .create(&PostParams::default(), &serde_json::from_value(object)?)
+            .await
+            .context("cannot make a namespace")?;
         let have = ground.versions();
-        let usual = have.iter().map(ToString::to_string).find(|version| version == USUAL).or_else(|| have.last().map(ToString::to_string)).context("no etcd image at hand")?;
-        Ok(Self { ground, namespace, client, usual })
+        let usual = have
+            .iter()
+            .map(ToString::to_string)
+            .find(|version| version == USUAL)
+            .or_else(|| have.last().map(ToString::to_string))
+            .context("no etcd image at hand")?;
+        Ok(Self {
+            ground,
+            namespace,
+            client,
+            usual,
+        })
     }
 
     /// Deletes the namespace with all in it and waits until it is gone.
-    pub async fn clean_up(&self) -> Result<()> {
+    pub(crate) async fn clean_up(&self) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         namespaces.delete(&self.namespace, &DeleteParams::default()).await?;
-        until("the namespace to go away", 90, async || Ok(namespaces.get_opt(&self.namespace).await?.is_none().then_some(()))).await
+        until("the namespace to go away", 90, async || {
+            Ok(namespaces.get_opt(&self.namespace).await?.is_none().then_some(()))
+        })
+        .await
     }
 
     /// The clusters of the namespace.
-    pub fn clusters(&self) -> Api<EtcdCluster> {
+    pub(crate) fn clusters(&self) -> Api<EtcdCluster> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// Its pods.
-    pub fn pods(&self) -> Api<Pod> {
+    pub(crate) fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// Its claims.
-    pub fn claims(&self) -> Api<PersistentVolumeClaim> {
+    pub(crate) fn claims(&self) -> Api<PersistentVolumeClaim> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// Creates a cluster with this spec; a version is filled in where none is given.
-    pub async fn create(&self, name: &str, mut spec: Value) -> Result<()> {
+    pub(crate) async fn create(&self, name: &str, mut spec: Value) -> Result<()> {
         if spec.get("version").is_none() {
             spec["version"] = json!(self.usual);
         }
         let object = json!({"apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdCluster", "metadata": {"name": name}, "spec": spec});
-        self.clusters().create(&PostParams::default(), &serde_json::from_value(object)?).await.with_context(|| format!("cannot create EtcdCluster {name}"))?;
+        self.clusters()
+            .create(&PostParams::default(), &serde_json::from_value(object)?)
+            .await
+            .with_context(|| format!("cannot create EtcdCluster {name}"))?;
         Ok(())
     }
 
     /// Creates a cluster and waits until it is as the spec says.
-    pub async fn created(&self, name: &str, spec: Value) -> Result<()> {
+    pub(crate) async fn created(&self, name: &str, spec: Value) -> Result<()> {
         self.create(name, spec).await?;
-        self.settled(name, 120).await.map(drop)
+        self.settled(name, 60).await.map(drop)
     }
 
     /// Merges this into the spec.
-    pub async fn edit(&self, name: &str, spec: Value) -> Result<()> {
+    pub(crate) async fn edit(&self, name: &str, spec: Value) -> Result<()> {
         let patch = json!({ "spec": spec });
-        self.clusters().patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        self.clusters()
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await?;
         Ok(())
     }
 
     /// The cluster now.
-    pub async fn get(&self, name: &str) -> Result<EtcdCluster> {
+    pub(crate) async fn get(&self, name: &str) -> Result<EtcdCluster> {
         Ok(self.clusters().get(name).await?)
     }
 
     /// The pods of a cluster that are not being deleted.
-    pub async fn pods_of(&self, name: &str) -> Result<Vec<Pod>> {
-        let pods = self.pods().list(&ListParams::default().labels(&names::selector_text(name))).await?.items;
-        Ok(pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect())
+    pub(crate) async fn pods_of(&self, name: &str) -> Result<Vec<Pod>> {
+        let pods = self
+            .pods()
+            .list(&ListParams::default().labels(&names::selector_text(name)))
+            .await?
+            .items;
+        Ok(pods
+            .into_iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .collect())
     }
 
     /// The claims of a cluster.
-    pub async fn claims_of(&self, name: &str) -> Result<Vec<PersistentVolumeClaim>> {
-        Ok(self.claims().list(&ListParams::default().labels(&names::selector_text(name))).await?.items)
+    pub(crate) async fn claims_of(&self, name: &str) -> Result<Vec<PersistentVolumeClaim>> {
+        Ok(self
+            .claims()
+            .list(&ListParams::default().labels(&names::selector_text(name)))
+            .await?
+            .items)
     }
 
     /// Waits until the cluster is as the spec says: by its status, by Kubernetes, and by etcd's own member list.
-    pub async fn settled(&self, name: &str, seconds: u64) -> Result<EtcdCluster> {
+    pub(crate) async fn settled(&self, name: &str, seconds: u64) -> Result<EtcdCluster> {
         until(&format!("{name} to be as its spec says"), seconds, async || {
             let cluster = self.get(name).await?;
             let size = usize::try_from(cluster.spec.size)?;
@@ -128,7 +164,10 @@ impl Test {
             if status.observed_generation != generation {
                 bail!("the operator has not seen generation {generation:?} yet");
             }
-            if status.members.ready.len() != size || !is_true(&status.conditions, types::AVAILABLE) || is_true(&status.conditions, types::PROGRESSING) {
+            if status.members.ready.len() != size
+                || !is_true(&status.conditions, types::AVAILABLE)
+                || is_true(&status.conditions, types::PROGRESSING)
+            {
                 bail!("{}", describe(&cluster));
             }
             let pods = self.pods_of(name).await?;
@@ -147,21 +186,28 @@ impl Test {
     }
 
     /// Waits until a condition holds with this reason, and gives its message.
-    pub async fn condition(&self, name: &str, type_: &str, reason: &str, seconds: u64) -> Result<String> {
-        until(&format!("{name} to have condition {type_} with reason {reason}"), seconds, async || {
-            let cluster = self.get(name).await?;
-            let status = cluster.status.clone().unwrap_or_default();
-            let found = status.conditions.iter().find(|condition| condition.type_ == type_ && condition.reason == reason);
-            if found.is_none() {
-                bail!("{}", describe(&cluster));
-            }
-            Ok(found.map(|condition| condition.message.clone()))
-        })
+    pub(crate) async fn condition(&self, name: &str, type_: &str, reason: &str, seconds: u64) -> Result<String> {
+        until(
+            &format!("{name} to have condition {type_} with reason {reason}"),
+            seconds,
+            async || {
+                let cluster = self.get(name).await?;
+                let status = cluster.status.clone().unwrap_or_default();
+                let found = status
+                    .conditions
+                    .iter()
+                    .find(|condition| condition.type_ == type_ && condition.reason == reason);
+                if found.is_none() {
+                    bail!("{}", describe(&cluster));
+                }
+                Ok(found.map(|condition| condition.message.clone()))
+            },
+        )
         .await
     }
 
     /// The member list, asked of one of the cluster's pods.
-    pub async fn list(&self, name: &str) -> Result<Vec<Listed>> {
+    pub(crate) async fn list(&self, name: &str) -> Result<Vec<Listed>> {
         let cluster = self.get(name).await?;
         let pods = self.pods_of(name).await?;
         let pod = pods.iter().find(|pod| is_ready(pod)).context("no ready pod")?;
@@ -170,32 +216,62 @@ impl Test {
 
     async fn list_by(&self, cluster: &EtcdCluster, pod: &Pod) -> Result<Vec<Listed>> {
         let members = self.etcd(cluster, pod).await?.member_list(false).await?.members;
-        Ok(members.into_iter().map(|member| Listed { id: member.id, name: member.name, learner: member.is_learner }).collect())
+        Ok(members
+            .into_iter()
+            .map(|member| Listed {
+                id: member.id,
+                name: member.name,
+                learner: member.is_learner,
+            })
+            .collect())
     }
 
     /// A client of one member.
-    pub async fn etcd(&self, cluster: &EtcdCluster, pod: &Pod) -> Result<Client> {
-        let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).context("the pod has no address yet")?;
+    pub(crate) async fn etcd(&self, cluster: &EtcdCluster, pod: &Pod) -> Result<Client> {
+        let address = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.pod_ip.as_ref())
+            .context("the pod has no address yet")?;
         let address = SocketAddr::new(address.parse()?, 2379);
         let tls = self.tls(cluster).await?;
         let host = cluster.member_host(&pod.name_any());
-        let timeouts = Timeouts { connect: Duration::from_secs(2), request: Duration::from_secs(3) };
-        Ok(Client::new(address, tls.as_ref().map(|tls| (tls, host.as_str())), timeouts)?)
+        let timeouts = Timeouts {
+            connect: Duration::from_secs(2),
+            request: Duration::from_secs(3),
+        };
+        Ok(Client::new(
+            address,
+            tls.as_ref().map(|tls| (tls, host.as_str())),
+            timeouts,
+        )?)
     }
 
     async fn tls(&self, cluster: &EtcdCluster) -> Result<Option<Tls>> {
-        let Some(name) = stateward_plan::etcd::manifests::tls_secrets(cluster).client else { return Ok(None) };
+        let Some(name) = stateward_plan::etcd::manifests::tls_secrets(cluster).client else {
+            return Ok(None);
+        };
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let data = secrets.get(&name).await?.data.unwrap_or_default();
-        let file = |key: &str| data.get(key).map(|bytes| bytes.0.as_slice()).with_context(|| format!("secret {name} has no {key}"));
-        Ok(Some(Tls::new(file("etcd-client-ca.crt")?, Some((file("etcd-client.crt")?, file("etcd-client.key")?)))?))
+        let file = |key: &str| {
+            data.get(key)
+                .map(|bytes| bytes.0.as_slice())
+                .with_context(|| format!("secret {name} has no {key}"))
+        };
+        Ok(Some(Tls::new(
+            file("etcd-client-ca.crt")?,
+            Some((file("etcd-client.crt")?, file("etcd-client.key")?)),
+        )?))
     }
 
     /// How clients reach a cluster: its client service.
-    pub async fn endpoint(&self, name: &str) -> Result<Endpoint> {
+    pub(crate) async fn endpoint(&self, name: &str) -> Result<Endpoint> {
         let services: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
         let service = services.get(&names::client_service(name)).await?;
-        let address = service.spec.and_then(|spec| spec.cluster_ip).context("the client service has no address")?;
+        let address = service
+            .spec
+            .and_then(|spec| spec.cluster_ip)
+            .context("the client service has no address")?;
         let cluster = self.get(name).await?;
         let tls = self.tls(&cluster).await?;
         Ok(Endpoint {
@@ -205,18 +281,20 @@ impl Test {
     }
 
     /// A client that writes all along.
-    pub async fn writer(&self, name: &str) -> Result<Writer> {
+    pub(crate) async fn writer(&self, name: &str) -> Result<Writer> {
         let writer = Writer::start(self.endpoint(name).await?);
         writer.goes_on(5, 30).await?;
         Ok(writer)
     }
 
     /// The name of the member that leads.
-    pub async fn leader(&self, name: &str) -> Result<String> {
+    pub(crate) async fn leader(&self, name: &str) -> Result<String> {
         until("a leader", 15, async || {
             let cluster = self.get(name).await?;
             for pod in self.pods_of(name).await? {
-                let Ok(status) = self.etcd(&cluster, &pod).await?.status().await else { continue };
+                let Ok(status) = self.etcd(&cluster, &pod).await?.status().await else {
+                    continue;
+                };
                 let id = status.header.map(|header| header.member_id);
                 if status.leader != 0 && id == Some(status.leader) {
                     return Ok(Some(pod.name_any()));
@@ -228,32 +306,50 @@ impl Test {
     }
 
     /// Breaks or mends something in this namespace.
-    pub async fn fault(&self, fault: Fault) -> Result<()> {
+    pub(crate) async fn fault(&self, fault: Fault) -> Result<()> {
         self.ground.fault(fault).await
     }
 
     /// Deletes a pod as a user would.
-    pub async fn delete_pod(&self, name: &str) -> Result<()> {
+    pub(crate) async fn delete_pod(&self, name: &str) -> Result<()> {
         self.pods().delete(name, &DeleteParams::default()).await?;
         Ok(())
     }
 
     /// etcd's ID of the cluster, as the status has it.
-    pub async fn cluster_id(&self, name: &str) -> Result<String> {
+    pub(crate) async fn cluster_id(&self, name: &str) -> Result<String> {
         let id = self.get(name).await?.status.unwrap_or_default().cluster_id;
-        if id.is_empty() { bail!("the status has no cluster ID") } else { Ok(id) }
+        if id.is_empty() {
+            bail!("the status has no cluster ID")
+        } else {
+            Ok(id)
+        }
     }
 }
 
 /// Whether Kubernetes holds a pod for ready.
-pub fn is_ready(pod: &Pod) -> bool {
+pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.is_some_and(|all| all.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
+    conditions.is_some_and(|all| {
+        all.iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    })
 }
 
 /// A cluster's state in one line.
-pub fn describe(cluster: &EtcdCluster) -> String {
+pub(crate) fn describe(cluster: &EtcdCluster) -> String {
     let status = cluster.status.clone().unwrap_or_default();
-    let conditions: Vec<_> = status.conditions.iter().map(|condition| format!("{}={:?}({})", condition.type_, condition.status, condition.reason)).collect();
-    format!("phase {:?}, {} of {} ready, {}; waiting: {}", status.phase, status.members.ready.len(), cluster.spec.size, conditions.join(" "), status.waiting)
+    let conditions: Vec<_> = status
+        .conditions
+        .iter()
+        .map(|condition| format!("{}={:?}({})", condition.type_, condition.status, condition.reason))
+        .collect();
+    format!(
+        "phase {:?}, {} of {} ready, {}; waiting: {}",
+        status.phase,
+        status.members.ready.len(),
+        cluster.spec.size,
+        conditions.join(" "),
+        status.waiting
+    )
 }

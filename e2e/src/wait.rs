@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 /// Asks until there is an answer; errors count as "not yet" and the last one is told when time is up.
-pub async fn until<T>(what: &str, seconds: u64, ask: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
+pub(crate) async fn until<T>(what: &str, seconds: u64, ask: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let mut last = String::from("not yet");
     loop {

@@ -13,18 +13,25 @@ use tokio_util::sync::CancellationToken;
 
 /// How to reach a cluster: the service's address, and certificates with the name to expect where it speaks TLS.
 #[derive(Clone, Debug)]
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     /// Address and port of the client service.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// Certificates and name.
-    pub tls: Option<(Tls, String)>,
+    pub(crate) tls: Option<(Tls, String)>,
 }
 
 impl Endpoint {
     /// A client of it. A new one is a new connection, which the service may lead to another member.
-    pub fn client(&self) -> Result<Client> {
-        let timeouts = Timeouts { connect: Duration::from_secs(1), request: Duration::from_secs(3) };
-        Ok(Client::new(self.address, self.tls.as_ref().map(|(tls, name)| (tls, name.as_str())), timeouts)?)
+    pub(crate) fn client(&self) -> Result<Client> {
+        let timeouts = Timeouts {
+            connect: Duration::from_secs(1),
+            request: Duration::from_secs(3),
+        };
+        Ok(Client::new(
+            self.address,
+            self.tls.as_ref().map(|(tls, name)| (tls, name.as_str())),
+            timeouts,
+        )?)
     }
 }
 
@@ -37,7 +44,7 @@ struct Book {
 }
 
 /// The writing client at work.
-pub struct Writer {
+pub(crate) struct Writer {
     endpoint: Arc<Mutex<Endpoint>>,
     book: Arc<Mutex<Book>>,
     stop: CancellationToken,
@@ -46,50 +53,52 @@ pub struct Writer {
 
 /// What the writer saw.
 #[derive(Clone, Copy, Debug)]
-pub struct Written {
+pub(crate) struct Written {
     /// Writes that were acknowledged, all of which were found again.
-    pub acknowledged: usize,
+    pub(crate) acknowledged: usize,
     /// The longest time without an acknowledgement.
-    pub longest_gap: Duration,
+    pub(crate) longest_gap: Duration,
 }
 
 impl Writer {
     /// Begins to write.
-    pub fn start(endpoint: Endpoint) -> Self {
+    pub(crate) fn start(endpoint: Endpoint) -> Self {
         let book = Arc::new(Mutex::new(Book::default()));
         let stop = CancellationToken::new();
         let endpoint = Arc::new(Mutex::new(endpoint));
         let task = tokio::spawn(write(endpoint.clone(), book.clone(), stop.clone()));
-        Self { endpoint, book, stop, task }
-    }
-
-    /// From now on it is reached differently (TLS was switched on).
-    pub fn use_endpoint(&self, endpoint: Endpoint) {
-        *self.endpoint.lock().expect("no panic while held") = endpoint;
+        Self {
+            endpoint,
+            book,
+            stop,
+            task,
+        }
     }
 
     /// How many writes were acknowledged so far.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.book.lock().expect("no panic while held").acknowledged.len()
     }
 
     /// Forget the longest gap so far: only what comes counts.
-    pub fn measure_from_here(&self) {
+    pub(crate) fn measure_from_here(&self) {
         self.book.lock().expect("no panic while held").longest_gap = Duration::ZERO;
     }
 
     /// Waits until this many more writes were acknowledged: the cluster serves.
-    pub async fn goes_on(&self, more: usize, seconds: u64) -> Result<()> {
+    pub(crate) async fn goes_on(&self, more: usize, seconds: u64) -> Result<()> {
         let goal = self.count() + more;
         let errors = || self.book.lock().expect("no panic while held").errors;
-        crate::wait::until(&format!("{more} more acknowledged writes ({} errors so far)", errors()), seconds, async || {
-            Ok((self.count() >= goal).then_some(()))
-        })
+        crate::wait::until(
+            &format!("{more} more acknowledged writes ({} errors so far)", errors()),
+            seconds,
+            async || Ok((self.count() >= goal).then_some(())),
+        )
         .await
     }
 
     /// Stops writing and reads every acknowledged key back.
-    pub async fn finish(self) -> Result<Written> {
+    pub(crate) async fn finish(self) -> Result<Written> {
         self.stop.cancel();
         self.task.await.context("the writing client failed")?;
         let endpoint = self.endpoint.lock().expect("no panic while held").clone();
@@ -99,19 +108,35 @@ impl Writer {
         };
         let found = crate::wait::until("the written keys to be read", 30, async || {
             let client = endpoint.client()?.with_request_timeout(Duration::from_secs(10));
-            let request = RangeRequest { key: b"e2e/".to_vec(), range_end: b"e2e0".to_vec(), keys_only: true, ..RangeRequest::default() };
+            let request = RangeRequest {
+                key: b"e2e/".to_vec(),
+                range_end: b"e2e0".to_vec(),
+                keys_only: true,
+                ..RangeRequest::default()
+            };
             let keys = client.range(request).await?.kvs.into_iter().map(|pair| pair.key);
             Ok(Some(keys.collect::<std::collections::HashSet<_>>()))
         })
         .await?;
-        let lost: Vec<_> = acknowledged.iter().filter(|number| !found.contains(&key(**number))).collect();
+        let lost: Vec<_> = acknowledged
+            .iter()
+            .filter(|number| !found.contains(&key(**number)))
+            .collect();
         if !lost.is_empty() {
-            bail!("{} of {} acknowledged writes are LOST, the first is number {}", lost.len(), acknowledged.len(), lost[0]);
+            bail!(
+                "{} of {} acknowledged writes are LOST, the first is number {}",
+                lost.len(),
+                acknowledged.len(),
+                lost[0]
+            );
         }
         if acknowledged.is_empty() {
             bail!("not one write was acknowledged: the scenario proves nothing");
         }
-        Ok(Written { acknowledged: acknowledged.len(), longest_gap })
+        Ok(Written {
+            acknowledged: acknowledged.len(),
+            longest_gap,
+        })
     }
 }
 

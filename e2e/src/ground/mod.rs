@@ -1,15 +1,15 @@
 //! The two grounds that every scenario runs on: the embedded Kubernetes and a real one. A ground gives a client, runs the
 //! operator, and breaks things.
 
-pub mod embedded;
-pub mod real;
+pub(crate) mod embedded;
+pub(crate) mod real;
 
 use anyhow::Result;
-use futures::future::BoxFuture;
+use futures::future::LocalBoxFuture;
 use stateward_api::EtcdVersion;
 
 /// Somewhere to run scenarios.
-pub trait Ground: Send + Sync {
+pub(crate) trait Ground: Send + Sync {
     /// `embedded` or `real`.
     fn name(&self) -> &'static str;
     /// An administrator's client.
@@ -19,18 +19,18 @@ pub trait Ground: Send + Sync {
     /// Why this ground cannot do something, if it cannot.
     fn lacks(&self, need: Need) -> Option<&'static str>;
     /// Breaks or mends something; returns when it has happened.
-    fn fault(&self, fault: Fault) -> BoxFuture<'_, Result<()>>;
+    fn fault(&self, fault: Fault) -> LocalBoxFuture<'_, Result<()>>;
     /// Ends the operator as a crash does.
-    fn kill_operator(&self) -> BoxFuture<'_, Result<()>>;
+    fn kill_operator(&self) -> LocalBoxFuture<'_, Result<()>>;
     /// Starts it again, and returns when it works.
-    fn start_operator(&self) -> BoxFuture<'_, Result<()>>;
+    fn start_operator(&self) -> LocalBoxFuture<'_, Result<()>>;
     /// The last lines of the operator's log.
-    fn operator_log(&self) -> BoxFuture<'_, String>;
+    fn operator_log(&self) -> LocalBoxFuture<'_, String>;
 }
 
 /// What a scenario needs of its ground.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub(crate) enum Need {
     /// Three nodes that can be stopped one by one.
     Nodes,
     /// Cutting pods off from each other.
@@ -41,7 +41,7 @@ pub enum Need {
 
 /// What can be broken and mended. Pods and claims by namespace and name.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// End the processes of a pod.
     Kill(String, String),
     /// Stop them without ending them.

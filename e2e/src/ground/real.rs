@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::LocalBoxFuture;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -21,7 +21,7 @@ use crate::wait::until;
 const NAMESPACE: &str = "stateward-system";
 
 /// A real Kubernetes.
-pub struct Real {
+pub(crate) struct Real {
     client: kube::Client,
     xtask: PathBuf,
     versions: Vec<EtcdVersion>,
@@ -29,17 +29,33 @@ pub struct Real {
 
 impl Real {
     /// Takes the cluster of the kubeconfig in the environment. `xtask` is the program that breaks things.
-    pub async fn connect(xtask: PathBuf, versions: Vec<EtcdVersion>) -> Result<Self> {
-        let client = kube::Client::try_default().await.context("no kubeconfig; run this through ./x kube test")?;
-        let ground = Self { client, xtask, versions };
+    pub(crate) async fn connect(xtask: PathBuf, versions: Vec<EtcdVersion>) -> Result<Self> {
+        let client = kube::Client::try_default()
+            .await
+            .context("no kubeconfig; run this through ./x kube test")?;
+        let ground = Self {
+            client,
+            xtask,
+            versions,
+        };
         ground.start_operator().await?;
         Ok(ground)
     }
 
     async fn xtask(&self, words: &[&str]) -> Result<()> {
-        let output = Command::new(&self.xtask).args(["kube", "fault"]).args(words).stdin(Stdio::null()).output().await.context("cannot run xtask")?;
+        let output = Command::new(&self.xtask)
+            .args(["kube", "fault"])
+            .args(words)
+            .stdin(Stdio::null())
+            .output()
+            .await
+            .context("cannot run xtask")?;
         if !output.status.success() {
-            bail!("kube fault {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+            bail!(
+                "kube fault {}: {}",
+                words.join(" "),
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
         }
         Ok(())
     }
@@ -49,7 +65,11 @@ impl Real {
     }
 
     async fn operator_pods(&self) -> Result<Vec<Pod>> {
-        Ok(self.pods().list(&ListParams::default().labels("app.kubernetes.io/name=stateward")).await?.items)
+        Ok(self
+            .pods()
+            .list(&ListParams::default().labels("app.kubernetes.io/name=stateward"))
+            .await?
+            .items)
     }
 }
 
@@ -70,7 +90,7 @@ impl Ground for Real {
         None
     }
 
-    fn fault(&self, fault: Fault) -> BoxFuture<'_, Result<()>> {
+    fn fault(&self, fault: Fault) -> LocalBoxFuture<'_, Result<()>> {
         async move {
             let slash = |namespace: &str, name: &str| format!("{namespace}/{name}");
             match &fault {
@@ -78,17 +98,19 @@ impl Ground for Real {
                 Fault::Freeze(namespace, pod) => self.xtask(&["freeze", &slash(namespace, pod)]).await,
                 Fault::Thaw(namespace, pod) => self.xtask(&["thaw", &slash(namespace, pod)]).await,
                 Fault::LoseVolume(namespace, claim) => self.xtask(&["lose-volume", &slash(namespace, claim)]).await,
-                Fault::CorruptVolume(namespace, claim) => self.xtask(&["corrupt-volume", &slash(namespace, claim)]).await,
+                Fault::CorruptVolume(namespace, claim) => {
+                    self.xtask(&["corrupt-volume", &slash(namespace, claim)]).await
+                }
                 Fault::StopNode(node) => self.xtask(&["stop-node", node]).await,
                 Fault::StartNode(node) => self.xtask(&["start-node", node]).await,
                 Fault::Cut(namespace, a, b) => self.xtask(&["cut", &slash(namespace, a), &slash(namespace, b)]).await,
                 Fault::Heal => self.xtask(&["heal"]).await,
             }
         }
-        .boxed()
+        .boxed_local()
     }
 
-    fn kill_operator(&self) -> BoxFuture<'_, Result<()>> {
+    fn kill_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
         async move {
             for pod in self.operator_pods().await? {
                 let name = pod.metadata.name.unwrap_or_default();
@@ -96,33 +118,44 @@ impl Ground for Real {
             }
             Ok(())
         }
-        .boxed()
+        .boxed_local()
     }
 
-    fn start_operator(&self) -> BoxFuture<'_, Result<()>> {
+    fn start_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
         async move {
             let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), NAMESPACE);
             until("the operator's Deployment to be available", 60, async || {
                 let deployment = deployments.get_opt("stateward").await?;
-                let ready = deployment.and_then(|deployment| deployment.status).and_then(|status| status.available_replicas);
+                let ready = deployment
+                    .and_then(|deployment| deployment.status)
+                    .and_then(|status| status.available_replicas);
                 Ok(ready.filter(|ready| *ready > 0))
             })
             .await
             .map(drop)
         }
-        .boxed()
+        .boxed_local()
     }
 
-    fn operator_log(&self) -> BoxFuture<'_, String> {
+    fn operator_log(&self) -> LocalBoxFuture<'_, String> {
         async move {
             let mut all = String::new();
             for pod in self.operator_pods().await.unwrap_or_default() {
                 let name = pod.metadata.name.unwrap_or_default();
-                let options = LogParams { tail_lines: Some(60), ..LogParams::default() };
-                all += &format!("--- {name}\n{}\n", self.pods().logs(&name, &options).await.unwrap_or_else(|error| error.to_string()));
+                let options = LogParams {
+                    tail_lines: Some(60),
+                    ..LogParams::default()
+                };
+                all += &format!(
+                    "--- {name}\n{}\n",
+                    self.pods()
+                        .logs(&name, &options)
+                        .await
+                        .unwrap_or_else(|error| error.to_string())
+                );
             }
             all
         }
-        .boxed()
+        .boxed_local()
     }
 }

@@ -7,8 +7,9 @@ use stateward_etcd::Error;
 use crate::test::Test;
 use crate::wait::until;
 
-pub async fn fill_the_quota(test: &Test) -> Result<String> {
-    test.created("c", json!({"size": 3, "maintenance": {"quota": "16Mi"}})).await?;
+pub(crate) async fn fill_the_quota(test: &Test) -> Result<String> {
+    test.created("c", json!({"size": 3, "maintenance": {"quota": "16Mi"}}))
+        .await?;
     let client = test.endpoint("c").await?.client()?;
     let value = vec![b'x'; 256 << 10];
     let mut written = 0;
@@ -30,13 +31,21 @@ pub async fn fill_the_quota(test: &Test) -> Result<String> {
     Ok(format!("full after {written} writes of 256 KiB, cleared by itself"))
 }
 
-pub async fn claims_grow(test: &Test) -> Result<String> {
-    test.created("c", json!({"size": 1, "storage": {"size": "64Mi"}})).await?;
+pub(crate) async fn claims_grow(test: &Test) -> Result<String> {
+    test.created("c", json!({"size": 1, "storage": {"size": "64Mi"}}))
+        .await?;
     test.edit("c", json!({"storage": {"size": "128Mi"}})).await?;
     until("the claim to ask for 128Mi", 60, async || {
         let claim = &test.claims_of("c").await?[0];
-        let requests = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()).and_then(|resources| resources.requests.as_ref());
-        Ok(requests.and_then(|requests| requests.get("storage")).filter(|size| size.0 == "128Mi" || size.0 == "134217728").cloned())
+        let requests = claim
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.resources.as_ref())
+            .and_then(|resources| resources.requests.as_ref());
+        Ok(requests
+            .and_then(|requests| requests.get("storage"))
+            .filter(|size| size.0 == "128Mi" || size.0 == "134217728")
+            .cloned())
     })
     .await?;
     test.settled("c", 60).await?;

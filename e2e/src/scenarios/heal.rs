@@ -13,7 +13,10 @@ use crate::wait::until;
 async fn follower(test: &Test, name: &str) -> Result<String> {
     let leader = test.leader(name).await?;
     let pods = test.pods_of(name).await?;
-    pods.iter().map(ResourceExt::name_any).find(|pod| *pod != leader).context("no follower")
+    pods.iter()
+        .map(ResourceExt::name_any)
+        .find(|pod| *pod != leader)
+        .context("no follower")
 }
 
 async fn ids(test: &Test, name: &str) -> Result<Vec<u64>> {
@@ -22,7 +25,7 @@ async fn ids(test: &Test, name: &str) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-pub async fn kill_the_leader(test: &Test) -> Result<String> {
+pub(crate) async fn kill_the_leader(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let before = ids(test, "c").await?;
     let writer = test.writer("c").await?;
@@ -33,10 +36,14 @@ pub async fn kill_the_leader(test: &Test) -> Result<String> {
     test.settled("c", 90).await?;
     ensure!(ids(test, "c").await? == before, "a crash changed the member list");
     let written = writer.finish().await?;
-    Ok(format!("longest gap {:.1} s, {} writes", written.longest_gap.as_secs_f64(), written.acknowledged))
+    Ok(format!(
+        "longest gap {:.1} s, {} writes",
+        written.longest_gap.as_secs_f64(),
+        written.acknowledged
+    ))
 }
 
-pub async fn delete_a_pod(test: &Test) -> Result<String> {
+pub(crate) async fn delete_a_pod(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let before = ids(test, "c").await?;
     let writer = test.writer("c").await?;
@@ -56,7 +63,7 @@ pub async fn delete_a_pod(test: &Test) -> Result<String> {
     Ok(format!("back after {time:.1} s; {} writes", written.acknowledged))
 }
 
-pub async fn delete_pod_and_claim(test: &Test) -> Result<String> {
+pub(crate) async fn delete_pod_and_claim(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let writer = test.writer("c").await?;
     let victim = follower(test, "c").await?;
@@ -73,14 +80,17 @@ pub async fn delete_pod_and_claim(test: &Test) -> Result<String> {
 async fn replaced(test: &Test, name: &str, victim: &str, seconds: u64) -> Result<()> {
     until(&format!("{victim} to be replaced"), seconds, async || {
         let list = test.list(name).await?;
-        ensure!(list.iter().all(|member| member.name != victim), "it is still in the list");
+        ensure!(
+            list.iter().all(|member| member.name != victim),
+            "it is still in the list"
+        );
         Ok(Some(()))
     })
     .await?;
     test.settled(name, seconds).await.map(drop)
 }
 
-pub async fn delete_all_pods(test: &Test) -> Result<String> {
+pub(crate) async fn delete_all_pods(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let (before, cluster) = (ids(test, "c").await?, test.cluster_id("c").await?);
     let writer = test.writer("c").await?;
@@ -92,40 +102,54 @@ pub async fn delete_all_pods(test: &Test) -> Result<String> {
     ensure!(test.cluster_id("c").await? == cluster, "it is another cluster");
     writer.goes_on(20, 60).await?;
     let written = writer.finish().await?;
-    Ok(format!("longest gap {:.1} s, {} writes", written.longest_gap.as_secs_f64(), written.acknowledged))
+    Ok(format!(
+        "longest gap {:.1} s, {} writes",
+        written.longest_gap.as_secs_f64(),
+        written.acknowledged
+    ))
 }
 
-pub async fn lose_a_volume(test: &Test) -> Result<String> {
+pub(crate) async fn lose_a_volume(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let writer = test.writer("c").await?;
     let victim = follower(test, "c").await?;
     let started = std::time::Instant::now();
-    test.fault(Fault::LoseVolume(test.namespace.clone(), victim.clone())).await?;
+    test.fault(Fault::LoseVolume(test.namespace.clone(), victim.clone()))
+        .await?;
     replaced(test, "c", &victim, 120).await?;
     let time = started.elapsed().as_secs_f64();
     let written = writer.finish().await?;
-    Ok(format!("replaced after {time:.1} s; longest gap {:.1} s", written.longest_gap.as_secs_f64()))
+    Ok(format!(
+        "replaced after {time:.1} s; longest gap {:.1} s",
+        written.longest_gap.as_secs_f64()
+    ))
 }
 
-pub async fn corrupt_a_volume(test: &Test) -> Result<String> {
+pub(crate) async fn corrupt_a_volume(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let writer = test.writer("c").await?;
     writer.goes_on(100, 60).await?;
     let victim = follower(test, "c").await?;
-    test.fault(Fault::CorruptVolume(test.namespace.clone(), victim.clone())).await?;
+    test.fault(Fault::CorruptVolume(test.namespace.clone(), victim.clone()))
+        .await?;
     // It either survives the damage (a page that was not in use) or is replaced; acknowledged writes are found either way.
     test.settled("c", 240).await?;
     let stayed = test.list("c").await?.iter().any(|member| member.name == victim);
     let written = writer.finish().await?;
-    Ok(format!("{}; {} writes", if stayed { "survived" } else { "replaced" }, written.acknowledged))
+    Ok(format!(
+        "{}; {} writes",
+        if stayed { "survived" } else { "replaced" },
+        written.acknowledged
+    ))
 }
 
-pub async fn freeze_a_member(test: &Test) -> Result<String> {
+pub(crate) async fn freeze_a_member(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let before = ids(test, "c").await?;
     let writer = test.writer("c").await?;
     let leader = test.leader("c").await?;
-    test.fault(Fault::Freeze(test.namespace.clone(), leader.clone())).await?;
+    test.fault(Fault::Freeze(test.namespace.clone(), leader.clone()))
+        .await?;
     test.condition("c", "Degraded", "MembersUnhealthy", 60).await?;
     writer.goes_on(50, 90).await?;
     test.fault(Fault::Thaw(test.namespace.clone(), leader)).await?;
@@ -135,8 +159,9 @@ pub async fn freeze_a_member(test: &Test) -> Result<String> {
     Ok(format!("longest gap {:.1} s", written.longest_gap.as_secs_f64()))
 }
 
-pub async fn ephemeral_member_lost(test: &Test) -> Result<String> {
-    test.created("c", json!({"size": 3, "storage": {"ephemeral": true}})).await?;
+pub(crate) async fn ephemeral_member_lost(test: &Test) -> Result<String> {
+    test.created("c", json!({"size": 3, "storage": {"ephemeral": true}}))
+        .await?;
     ensure!(test.claims_of("c").await?.is_empty(), "an ephemeral cluster has claims");
     let writer = test.writer("c").await?;
     let victim = follower(test, "c").await?;
@@ -146,28 +171,40 @@ pub async fn ephemeral_member_lost(test: &Test) -> Result<String> {
     Ok(format!("{} writes", written.acknowledged))
 }
 
-pub async fn lose_a_node_for_good(test: &Test) -> Result<String> {
-    test.created("c", json!({"size": 3, "recovery": {"nodeLossSeconds": 10}})).await?;
+pub(crate) async fn lose_a_node_for_good(test: &Test) -> Result<String> {
+    test.created("c", json!({"size": 3, "recovery": {"nodeLossSeconds": 10}}))
+        .await?;
     let writer = test.writer("c").await?;
     let victim = follower(test, "c").await?;
-    let node = test.pods().get(&victim).await?.spec.and_then(|spec| spec.node_name).context("no node")?;
+    let node = test
+        .pods()
+        .get(&victim)
+        .await?
+        .spec
+        .and_then(|spec| spec.node_name)
+        .context("no node")?;
     test.fault(Fault::StopNode(node.clone())).await?;
     let result = replaced(test, "c", &victim, 240).await;
     test.fault(Fault::StartNode(node)).await?;
     result?;
     test.settled("c", 120).await?;
     let written = writer.finish().await?;
-    Ok(format!("{} writes, longest gap {:.1} s", written.acknowledged, written.longest_gap.as_secs_f64()))
+    Ok(format!(
+        "{} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
 }
 
-pub async fn cut_a_member_off(test: &Test) -> Result<String> {
+pub(crate) async fn cut_a_member_off(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let before = ids(test, "c").await?;
     let writer = test.writer("c").await?;
     let leader = test.leader("c").await?;
     for pod in test.pods_of("c").await? {
         if pod.name_any() != leader {
-            test.fault(Fault::Cut(test.namespace.clone(), leader.clone(), pod.name_any())).await?;
+            test.fault(Fault::Cut(test.namespace.clone(), leader.clone(), pod.name_any()))
+                .await?;
         }
     }
     writer.goes_on(50, 90).await?;

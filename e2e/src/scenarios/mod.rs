@@ -11,29 +11,29 @@ mod spec;
 mod upgrade;
 
 use anyhow::Result;
-use futures::future::BoxFuture;
+use futures::future::LocalBoxFuture;
 
 use crate::ground::Need;
 use crate::test::Test;
 
 /// One scenario.
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// What `--list` shows.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// One of the dozen that matter most.
-    pub smoke: bool,
+    pub(crate) smoke: bool,
     /// What it needs of its ground.
-    pub needs: &'static [Need],
+    pub(crate) needs: &'static [Need],
     /// Seconds it may take.
-    pub limit: u64,
+    pub(crate) limit: u64,
     /// What it does; the text goes into the summary.
-    pub run: for<'a> fn(&'a Test) -> BoxFuture<'a, Result<String>>,
+    pub(crate) run: for<'a> fn(&'a Test) -> LocalBoxFuture<'a, Result<String>>,
 }
 
 macro_rules! scenarios {
     ($($module:ident :: $name:ident $($smoke:ident)? $( [$($need:ident),*] )? $limit:literal ;)*) => {
         /// All of them, in the order they run.
-        pub const SCENARIOS: &[Scenario] = &[$(
+        pub(crate) const SCENARIOS: &[Scenario] = &[$(
             Scenario {
                 name: stringify!($name),
                 smoke: scenarios!(@smoke $($smoke)?),

@@ -20,26 +20,45 @@ async fn lose_two(test: &Test) -> Result<String> {
     Ok(survivor)
 }
 
-pub async fn lost_without_consent(test: &Test) -> Result<String> {
+pub(crate) async fn lost_without_consent(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let survivor = lose_two(test).await?;
     let words = test.condition("c", "Degraded", "QuorumLost", 120).await?;
-    ensure!(words.contains(&survivor) && words.contains("onQuorumLoss"), "the message names neither the survivor nor the way out: {words}");
-    ensure!(test.claims_of("c").await?.iter().any(|claim| claim.name_any() == survivor), "the survivor's claim was touched");
+    ensure!(
+        words.contains(&survivor) && words.contains("onQuorumLoss"),
+        "the message names neither the survivor nor the way out: {words}"
+    );
+    ensure!(
+        test.claims_of("c")
+            .await?
+            .iter()
+            .any(|claim| claim.name_any() == survivor),
+        "the survivor's claim was touched"
+    );
     Ok(words)
 }
 
-pub async fn recovered_from_survivor(test: &Test) -> Result<String> {
-    test.created("c", json!({"size": 3, "recovery": {"onQuorumLoss": "FromSurvivor", "delaySeconds": 1}})).await?;
+pub(crate) async fn recovered_from_survivor(test: &Test) -> Result<String> {
+    test.created(
+        "c",
+        json!({"size": 3, "recovery": {"onQuorumLoss": "FromSurvivor", "delaySeconds": 1}}),
+    )
+    .await?;
     let writer = test.writer("c").await?;
     writer.goes_on(50, 30).await?;
     // What is acknowledged here is on all three: nothing is written while they are caught up and then lost.
     let written = writer.finish().await?;
     let survivor = lose_two(test).await?;
     test.settled("c", 180).await?;
-    ensure!(test.list("c").await?.iter().any(|member| member.name == survivor), "the survivor is not in the cluster");
+    ensure!(
+        test.list("c").await?.iter().any(|member| member.name == survivor),
+        "the survivor is not in the cluster"
+    );
     let client = test.endpoint("c").await?.client()?;
     let found = client.get(format!("e2e/{:010}", 0)).await?;
     ensure!(found.is_some(), "what the survivor had is gone");
-    Ok(format!("{survivor} became the cluster; {} writes before", written.acknowledged))
+    Ok(format!(
+        "{survivor} became the cluster; {} writes before",
+        written.acknowledged
+    ))
 }

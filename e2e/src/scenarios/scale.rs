@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::test::Test;
 
-pub async fn out_and_in(test: &Test) -> Result<String> {
+pub(crate) async fn out_and_in(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let writer = test.writer("c").await?;
     for size in [5, 3, 1] {
@@ -15,12 +15,24 @@ pub async fn out_and_in(test: &Test) -> Result<String> {
         test.settled("c", 90).await?;
         writer.goes_on(20, 30).await?;
     }
-    ensure!(test.claims_of("c").await?.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()).count() == 1, "claims of members that left stay behind");
+    ensure!(
+        test.claims_of("c")
+            .await?
+            .iter()
+            .filter(|claim| claim.metadata.deletion_timestamp.is_none())
+            .count()
+            == 1,
+        "claims of members that left stay behind"
+    );
     let written = writer.finish().await?;
-    Ok(format!("{} writes, longest gap {:.1} s", written.acknowledged, written.longest_gap.as_secs_f64()))
+    Ok(format!(
+        "{} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
 }
 
-pub async fn change_of_mind(test: &Test) -> Result<String> {
+pub(crate) async fn change_of_mind(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let writer = test.writer("c").await?;
     for size in [5, 1, 3] {
@@ -33,29 +45,51 @@ pub async fn change_of_mind(test: &Test) -> Result<String> {
     Ok(format!("{} writes", written.acknowledged))
 }
 
-pub async fn chosen_member_leaves_first(test: &Test) -> Result<String> {
+pub(crate) async fn chosen_member_leaves_first(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let chosen = test.leader("c").await?;
     let writer = test.writer("c").await?;
     let mark = json!({"metadata": {"annotations": {"stateward.dev/remove-first": "true"}}});
-    test.pods().patch(&chosen, &PatchParams::default(), &Patch::Merge(&mark)).await?;
+    test.pods()
+        .patch(&chosen, &PatchParams::default(), &Patch::Merge(&mark))
+        .await?;
     crate::wait::until("the chosen member to be replaced", 90, async || {
         let list = test.list("c").await?;
-        ensure!(list.len() == 3 && list.iter().all(|member| member.name != chosen), "{list:?}");
+        ensure!(
+            list.len() == 3 && list.iter().all(|member| member.name != chosen),
+            "{list:?}"
+        );
         Ok(Some(()))
     })
     .await?;
     test.settled("c", 90).await?;
     let written = writer.finish().await?;
-    Ok(format!("leader {chosen} left; longest gap {:.1} s", written.longest_gap.as_secs_f64()))
+    Ok(format!(
+        "leader {chosen} left; longest gap {:.1} s",
+        written.longest_gap.as_secs_f64()
+    ))
 }
 
-pub async fn with_kubectl_scale_subresource(test: &Test) -> Result<String> {
+pub(crate) async fn with_kubectl_scale_subresource(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 1})).await?;
     let scale = test.clusters().get_scale("c").await?;
-    ensure!(scale.spec.and_then(|spec| spec.replicas) == Some(1), "the scale subresource does not show the size");
-    test.clusters().patch_scale("c", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 3}}))).await?;
+    ensure!(
+        scale.spec.and_then(|spec| spec.replicas) == Some(1),
+        "the scale subresource does not show the size"
+    );
+    test.clusters()
+        .patch_scale(
+            "c",
+            &PatchParams::default(),
+            &Patch::Merge(json!({"spec": {"replicas": 3}})),
+        )
+        .await?;
     test.settled("c", 90).await?;
-    let pods = test.pods_of("c").await?.iter().map(ResourceExt::name_any).collect::<Vec<_>>();
+    let pods = test
+        .pods_of("c")
+        .await?
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect::<Vec<_>>();
     Ok(pods.join(", "))
 }

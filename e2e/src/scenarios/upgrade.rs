@@ -8,14 +8,22 @@ use crate::test::Test;
 
 /// The newest version of a minor that this ground has.
 fn newest(test: &Test, minor: u64) -> Option<EtcdVersion> {
-    test.ground.versions().into_iter().filter(|version| version.minor() == minor).max()
+    test.ground
+        .versions()
+        .into_iter()
+        .filter(|version| version.minor() == minor)
+        .max()
 }
 
 async fn upgrade(test: &Test, to: &EtcdVersion) -> Result<()> {
     test.edit("c", json!({"version": to.to_string()})).await?;
     crate::wait::until(&format!("etcd {to}"), 150, async || {
         let status = test.get("c").await?.status.unwrap_or_default();
-        ensure!(status.current_version == to.to_string(), "{}", crate::test::describe(&test.get("c").await?));
+        ensure!(
+            status.current_version == to.to_string(),
+            "{}",
+            crate::test::describe(&test.get("c").await?)
+        );
         Ok(Some(()))
     })
     .await?;
@@ -28,40 +36,66 @@ async fn upgrade(test: &Test, to: &EtcdVersion) -> Result<()> {
     Ok(())
 }
 
-pub async fn one_minor(test: &Test) -> Result<String> {
-    let pairs = (2..7).rev().filter_map(|minor| Some((newest(test, minor)?, newest(test, minor + 1)?)));
-    let (from, to) = pairs.into_iter().find(|(from, to)| stateward_plan::etcd::check_path(from, to).is_ok()).context("no two versions that follow each other")?;
-    test.created("c", json!({"size": 3, "version": from.to_string()})).await?;
+pub(crate) async fn one_minor(test: &Test) -> Result<String> {
+    let pairs = (2..7)
+        .rev()
+        .filter_map(|minor| Some((newest(test, minor)?, newest(test, minor + 1)?)));
+    let (from, to) = pairs
+        .into_iter()
+        .find(|(from, to)| stateward_plan::etcd::check_path(from, to).is_ok())
+        .context("no two versions that follow each other")?;
+    test.created("c", json!({"size": 3, "version": from.to_string()}))
+        .await?;
     let writer = test.writer("c").await?;
     upgrade(test, &to).await?;
     let written = writer.finish().await?;
-    Ok(format!("{from} to {to}; longest gap {:.1} s; {} writes", written.longest_gap.as_secs_f64(), written.acknowledged))
+    Ok(format!(
+        "{from} to {to}; longest gap {:.1} s; {} writes",
+        written.longest_gap.as_secs_f64(),
+        written.acknowledged
+    ))
 }
 
-pub async fn refused_path(test: &Test) -> Result<String> {
+pub(crate) async fn refused_path(test: &Test) -> Result<String> {
     let have = test.ground.versions();
     let (from, to) = (have.first().context("no version")?, have.last().context("no version")?);
     ensure!(to.minor() > from.minor(), "only one minor version at hand");
-    let wanted = if to.minor() > from.minor() + 1 { to.to_string() } else { format!("3.{}.0", from.minor() + 2) };
-    test.created("c", json!({"size": 1, "version": from.to_string()})).await?;
+    let wanted = if to.minor() > from.minor() + 1 {
+        to.to_string()
+    } else {
+        format!("3.{}.0", from.minor() + 2)
+    };
+    test.created("c", json!({"size": 1, "version": from.to_string()}))
+        .await?;
     test.edit("c", json!({ "version": wanted })).await?;
     let words = test.condition("c", "Degraded", "VersionRefused", 30).await?;
-    ensure!(words.contains(&format!("3.{}.x first", from.minor() + 1)), "the message does not say what to set first: {words}");
+    ensure!(
+        words.contains(&format!("3.{}.x first", from.minor() + 1)),
+        "the message does not say what to set first: {words}"
+    );
     test.edit("c", json!({"version": from.to_string()})).await?;
     test.settled("c", 60).await?;
     Ok(words)
 }
 
-pub async fn from_the_oldest_to_the_newest_and_back(test: &Test) -> Result<String> {
+pub(crate) async fn from_the_oldest_to_the_newest_and_back(test: &Test) -> Result<String> {
     let first = newest(test, 2).context("no etcd 3.2")?;
-    test.created("c", json!({"size": 3, "version": first.to_string()})).await?;
+    test.created("c", json!({"size": 3, "version": first.to_string()}))
+        .await?;
     let writer = test.writer("c").await?;
     let mut path = vec![first.to_string()];
     for minor in [3, 4, 5, 6, 7, 6, 5] {
         let to = newest(test, minor).with_context(|| format!("no etcd 3.{minor}"))?;
-        upgrade(test, &to).await.with_context(|| format!("after {}", path.join(", ")))?;
+        upgrade(test, &to)
+            .await
+            .with_context(|| format!("after {}", path.join(", ")))?;
         path.push(to.to_string());
     }
     let written = writer.finish().await?;
-    Ok(format!("{}; longest gap {:.1} s; {} writes", path.join(" > "), written.longest_gap.as_secs_f64(), written.acknowledged))
+    Ok(format!(
+        "{}; longest gap {:.1} s; {} writes",
+        path.join(" > "),
+        written.longest_gap.as_secs_f64(),
+        written.acknowledged
+    ))
 }

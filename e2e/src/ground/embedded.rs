@@ -1,0 +1,188 @@
+//! The embedded ground: an embedded Kubernetes in this process, and the operator in it as a user of its own with exactly
+//! the rights that `deploy/install.yaml` gives it.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use embedded_kube::{Cluster, ImageSource};
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::discovery;
+use kube::{Api, ResourceExt};
+use serde::Deserialize;
+use stateward_api::{EtcdCluster, EtcdVersion};
+use stateward_operator::{Config, Election};
+use tokio_util::sync::CancellationToken;
+
+use super::{Fault, Ground, Need};
+
+/// What the shipped manifests call the operator.
+const USER: &str = "system:serviceaccount:stateward-system:stateward";
+const GROUPS: &[&str] = &[
+    "system:serviceaccounts",
+    "system:serviceaccounts:stateward-system",
+    "system:authenticated",
+];
+
+/// The embedded Kubernetes.
+pub(crate) struct Embedded {
+    cluster: Cluster,
+    versions: Vec<EtcdVersion>,
+    operator: Mutex<Option<tokio::task::JoinHandle<()>>>,
+    log: crate::log::Log,
+}
+
+impl Embedded {
+    /// Starts it with three nodes, the images of this folder, and the operator.
+    pub(crate) async fn start(etcd: &Path, versions: Vec<EtcdVersion>, log: crate::log::Log) -> Result<Self> {
+        let cluster = Cluster::builder()
+            .nodes(3)
+            .node_grace(Duration::from_secs(25))
+            .back_off(Duration::from_secs(1))
+            .images(ImageSource::etcd(etcd))
+            .start()
+            .await
+            .context("cannot start the embedded Kubernetes")?;
+        let ground = Self {
+            cluster,
+            versions,
+            operator: Mutex::new(None),
+            log,
+        };
+        ground.install().await.context("cannot apply deploy/install.yaml")?;
+        ground.start_operator().await?;
+        Ok(ground)
+    }
+
+    /// Applies the shipped manifests, but for the Deployment: the operator runs in this process.
+    async fn install(&self) -> Result<()> {
+        let manifests = include_str!("../../../deploy/install.yaml");
+        let client = self.cluster.client();
+        for document in serde_yaml_ng::Deserializer::from_str(manifests) {
+            let object = serde_json::Value::deserialize(document)?;
+            if object.is_null() || object["kind"] == "Deployment" {
+                continue;
+            }
+            let object: DynamicObject = serde_json::from_value(object)?;
+            let types = object.types.clone().context("an object without a kind")?;
+            let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
+            let kind = kube::core::GroupVersionKind::gvk(group, version, &types.kind);
+            let (resource, _) = discovery::pinned_kind(&client, &kind).await?;
+            let api: Api<DynamicObject> = match object.namespace() {
+                Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+                None => Api::all_with(client.clone(), &resource),
+            };
+            api.patch(
+                &object.name_any(),
+                &PatchParams::apply("e2e").force(),
+                &Patch::Apply(&object),
+            )
+            .await
+            .with_context(|| format!("{} {}", types.kind, object.name_any()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Ground for Embedded {
+    fn name(&self) -> &'static str {
+        "embedded"
+    }
+
+    fn client(&self) -> kube::Client {
+        self.cluster.client()
+    }
+
+    fn versions(&self) -> Vec<EtcdVersion> {
+        self.versions.clone()
+    }
+
+    fn lacks(&self, need: Need) -> Option<&'static str> {
+        let minors = |minor| self.versions.iter().any(|version| version.minor() == minor);
+        match need {
+            Need::Nodes => None,
+            Need::Cuts => Some("its pods share the machine's network stack, where nothing stands between two of them"),
+            Need::AllVersions if (2..=7).all(minors) => None,
+            Need::AllVersions => Some("not every etcd from 3.2 to 3.7 is at hand: without Go only Debian's are"),
+        }
+    }
+
+    fn fault(&self, fault: Fault) -> LocalBoxFuture<'_, Result<()>> {
+        async move {
+            let faults = self.cluster.faults().context("no nodes")?;
+            match &fault {
+                Fault::Kill(namespace, pod) => faults.kill(namespace, pod, None, 9).await?,
+                Fault::Freeze(namespace, pod) => faults.freeze(namespace, pod).await?,
+                Fault::Thaw(namespace, pod) => faults.unfreeze(namespace, pod).await?,
+                Fault::LoseVolume(namespace, claim) => {
+                    faults.lose_volume(namespace, claim).await?;
+                    faults.kill(namespace, claim, None, 9).await?;
+                }
+                Fault::CorruptVolume(namespace, claim) => {
+                    faults.corrupt_volume(namespace, claim, "*").await?;
+                    faults.kill(namespace, claim, None, 9).await?;
+                }
+                Fault::StopNode(node) => faults.stop_node(node).await?,
+                Fault::StartNode(node) => faults.start_node(node).await?,
+                Fault::Cut(..) => anyhow::bail!("cuts are not possible here"),
+                Fault::Heal => {}
+            }
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn kill_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
+        async move {
+            // Ends at the next await, wherever it is: as a crash does.
+            let task = self.operator.lock().expect("no panic while held").take();
+            if let Some(task) = task {
+                task.abort();
+                let _ended = task.await;
+            }
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn start_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
+        async move {
+            let client = self.cluster.client_as(USER, GROUPS);
+            {
+                let mut operator = self.operator.lock().expect("no panic while held");
+                if operator.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
+                    // A new name each time: the lease of a killed one must run out or be taken over as in life.
+                    let mut election = Election::new(
+                        "stateward-system",
+                        "stateward",
+                        format!("e2e-{:x}", rand::random::<u32>()),
+                    );
+                    election.duration = Duration::from_secs(3);
+                    let config = Config {
+                        election: Some(election),
+                        ..Config::default()
+                    };
+                    *operator = Some(tokio::spawn(async move {
+                        if let Err(error) = stateward_operator::run(config, client, CancellationToken::new()).await {
+                            tracing::error!("the operator ended: {error:#}");
+                        }
+                    }));
+                }
+            }
+            let clusters: Api<EtcdCluster> = Api::all(self.cluster.client());
+            crate::wait::until("the EtcdCluster kind", 30, async || {
+                Ok(Some(clusters.list(&Default::default()).await?))
+            })
+            .await
+            .map(drop)
+        }
+        .boxed_local()
+    }
+
+    fn operator_log(&self) -> LocalBoxFuture<'_, String> {
+        async move { self.log.tail(80) }.boxed_local()
+    }
+}
