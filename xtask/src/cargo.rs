@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::paths::Paths;
 use crate::setup;
-use crate::shell::{cmd, run};
+use crate::shell::{cmd, output, run};
 
 /// Arguments that go to another program as they are.
 #[derive(clap::Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Forwarded {
 pub(crate) struct Generate {
     /// Change nothing; fail when a committed file is not what would be generated
     #[arg(long)]
-    check: bool,
+    pub(crate) check: bool,
 }
 
 /// Builds one program of the workspace with the development profile and returns where it is.
@@ -73,12 +73,26 @@ pub(crate) fn bench(paths: &Paths, args: &Forwarded) -> Result<()> {
 }
 
 /// `./x crds`: writes every generated file in place, or with `--check` fails on a difference.
-pub(crate) fn generate(args: &Generate) -> Result<()> {
+pub(crate) fn generate(paths: &Paths, args: &Generate) -> Result<()> {
     let program = build("stateward")?;
-    let mut command = cmd(&program, ["manifests"]);
-    run(if args.check {
-        command.arg("--check")
-    } else {
-        &mut command
-    })
+    let made = tempfile::tempdir().context("cannot make a folder")?;
+    run(cmd(&program, ["crds", "--folder"]).arg(made.path()))?;
+    let deploy = paths.checkout.join("deploy");
+    let mut files = vec![(deploy.join("install.yaml"), output(&mut cmd(&program, ["manifests"]))?)];
+    for entry in std::fs::read_dir(made.path())? {
+        let entry = entry?;
+        let text = std::fs::read_to_string(entry.path())?;
+        files.push((deploy.join("crds").join(entry.file_name()), text));
+    }
+    for (path, text) in files {
+        let is = std::fs::read_to_string(&path).unwrap_or_default();
+        if args.check && is != text {
+            bail!("{} is not what the program makes: run ./x crds", path.display());
+        }
+        if is != text {
+            std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            println!("wrote {}", path.display());
+        }
+    }
+    Ok(())
 }

@@ -73,7 +73,7 @@ fn run() -> anyhow::Result<()> {
         Verb::Lint => lint::run(),
         Verb::Sim(args) => cargo::sim(&args),
         Verb::Bench(args) => cargo::bench(&paths, &args),
-        Verb::Crds(args) => cargo::generate(&args),
+        Verb::Crds(args) => cargo::generate(&paths, &args),
         Verb::Image(args) => image::run(&paths, &args),
         Verb::Kube(args) => kube::run(&paths, &args),
     }

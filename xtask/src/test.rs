@@ -1,5 +1,6 @@
-//! `./x test`: the lint gates, then every test of the workspace. Names the lane that failed; the last line has the form
-//! of cargo's own, summed over all test programs.
+//! `./x test`: the lint gates, the generated files, every test of the workspace, then the demo and the end-to-end suite's
+//! smoke on the embedded Kubernetes. Names the lane that failed; the line of the workspace's tests has the form of cargo's
+//! own, summed over all test programs.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::paths::Paths;
 use crate::shell::cmd;
-use crate::{lint, setup};
+use crate::{cargo, e2e, lint, setup};
 
 /// Options of `./x test`.
 #[derive(clap::Args)]
@@ -22,6 +23,7 @@ pub(crate) struct Args {
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     setup::ensure(paths).context("lane failed: setup")?;
     lint::run()?;
+    cargo::generate(paths, &cargo::Generate { check: true }).context("lane failed: generated files")?;
     let started = Instant::now();
     let (passed, sum) = cargo_test(paths, &args.cargo)?;
     let word = if passed { "ok" } else { "FAILED" };
@@ -39,7 +41,32 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     if !passed {
         bail!("lane failed: cargo test");
     }
-    Ok(())
+    if !args.cargo.is_empty() {
+        return Ok(()); // somebody asked for certain tests
+    }
+    let program = cargo::build("stateward")?;
+    let mut demo = cmd(&program, ["demo", "--check"]);
+    demo.env("STATEWARD_CACHE", &paths.cache).current_dir(&paths.checkout);
+    crate::shell::run(&mut demo).context("lane failed: demo")?;
+    let mut suite = e2e::suite(paths, "embedded", &["--smoke".to_owned()])?;
+    crate::shell::run(suite.current_dir(&paths.checkout)).context("lane failed: end to end on the embedded Kubernetes")
+}
+
+/// Every kubectl at hand: Debian's old one, and a current one where it was built.
+fn kubectls(paths: &Paths) -> String {
+    let mut found = vec![paths.cache.join("kubectl/1.20/kubectl")];
+    let built = std::fs::read_dir(paths.cache.join("kube"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut built: Vec<_> = built.map(|entry| entry.path().join("kubectl")).collect();
+    built.sort();
+    found.extend(built.pop());
+    let found = found
+        .iter()
+        .filter(|path| path.is_file())
+        .map(|path| path.display().to_string());
+    found.collect::<Vec<_>>().join(":")
 }
 
 /// What cargo's `test result:` lines add up to.
@@ -80,6 +107,9 @@ fn cargo_test(paths: &Paths, arguments: &[String]) -> Result<(bool, Sum)> {
     let mut child = cmd("cargo", ["test", "--workspace", "--no-fail-fast"])
         .args(arguments)
         .env("STATEWARD_CACHE", &paths.cache)
+        .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"))
+        .env("EMBEDDED_KUBE_ETCD_DIR", paths.cache.join("etcd"))
+        .env("KUBECTLS", kubectls(paths))
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start cargo test")?;
