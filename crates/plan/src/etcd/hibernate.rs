@@ -9,11 +9,14 @@ pub(super) fn hibernate(view: &View<'_>, record: &mut Record) -> Option<Step> {
         return None;
     }
     if !view.intent.is_durable() {
-        return Some(Step::new(
-            Work::Stuck,
-            "CannotHibernate",
-            "spec.hibernate needs durable storage: with ephemeral storage stopping the pods would lose all data. Set spec.hibernate to false",
-        ));
+        return Some(
+            Step::new(
+                Work::Stuck,
+                "CannotHibernate",
+                "spec.hibernate needs durable storage: with ephemeral storage stopping the pods would lose all data. Set spec.hibernate to false",
+            )
+            .with(super::seal::seal(view)),
+        );
     }
     if !view.began() {
         // Nothing runs yet, or the first member is still coming: it finishes first, so that there is data to keep.

@@ -155,6 +155,17 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
     let mut effects = Vec::new();
     if view.intent.is_durable() {
         match view.world.claims.get(name) {
+            // It was in a proven list and may have voted since: without that proof it is not begun anew.
+            None if view.world.list.is_none() && view.record.members.contains_key(name) => {
+                return Some(
+                    Step::new(
+                        Work::Recovering,
+                        "WaitingForQuorum",
+                        format!("{name} has no claim; whether it ever had data is known when a quorum answers"),
+                    )
+                    .wake(LATER),
+                );
+            }
             None => effects.push(Effect::CreateClaim { member: name.clone() }),
             Some(claim) if claim.terminating => {
                 return Some(Step::new(

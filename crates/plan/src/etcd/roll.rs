@@ -147,18 +147,20 @@ fn downgrade(view: &View<'_>, record: &mut Record) -> Option<Step> {
         .filter(|member| storage(member).is_some_and(|minor| minor > view.version.minor()))
         .map(|member| member.name.0.as_str())
         .collect();
-    if waiting.is_empty() {
+    let told = record.downgrade.as_ref() == Some(&view.version);
+    if told && waiting.is_empty() {
         return None;
     }
-    let message = format!(
-        "going back to {}: etcd makes the data of {} readable for it first",
-        view.version,
-        waiting.join(", ")
-    );
+    let message = match waiting.as_slice() {
+        [] => format!("going back to {}: etcd is told first", view.version),
+        names => format!(
+            "going back to {}: etcd makes the data of {} readable for it first",
+            view.version,
+            names.join(", ")
+        ),
+    };
     let step = Step::new(Work::Upgrading, "Downgrading", message).wake(LATER);
-    if record.downgrade.as_ref() == Some(&view.version) {
-        return Some(step);
-    }
+    // Told again until the members say that it was heard: the first call may have been lost after the record of it.
     record.downgrade = Some(view.version.clone());
     Some(step.with([Effect::EnableDowngrade {
         to: view.version.clone(),

@@ -83,11 +83,14 @@ pub(super) fn of_new_pods(record: &Record, world: &World, goal: &EtcdVersion) ->
     let Some(current) = record.current.as_ref().filter(|current| goal.minor() < current.minor()) else {
         return goal.clone();
     };
+    // By the members' own words. When nobody answers the higher one is right: it reads both.
+    let mut answers = world.voices.values().filter_map(|voice| match voice {
+        Voice::Answered(answer) => Some(answer.storage_minor.unwrap_or(answer.version.minor())),
+        Voice::Silent(_) => None,
+    });
     let prepared = record.downgrade.as_ref() == Some(goal)
-        && world.voices.values().all(|voice| match voice {
-            Voice::Answered(answer) => answer.storage_minor.is_none_or(|minor| minor <= goal.minor()),
-            Voice::Silent(_) => true,
-        });
+        && answers.next().is_some_and(|minor| minor <= goal.minor())
+        && answers.all(|minor| minor <= goal.minor());
     if prepared { goal.clone() } else { current.clone() }
 }
 
