@@ -303,7 +303,9 @@ impl Sim<'_> {
                 name.map_or_else(String::new, |name| name.0)
             )
         });
-        if let Some(data) = self.volumes.get_mut(&volume).and_then(|volume| volume.data.as_mut()) {
+        if let Some(data) = self.volumes.get_mut(&volume).and_then(|volume| volume.data.as_mut())
+            && data.alarm.is_none()
+        {
             data.alarm = Some(alarm);
         }
         self.judge_loss(false);

@@ -97,15 +97,22 @@ impl Sim<'_> {
         }
     }
 
-    /// A majority of volumes is gone and the status says so: nothing more can be asked.
+    /// A majority of volumes is gone and the status says so, or the only first member is bound to a node that is gone
+    /// before it ever answered: only the user can go on.
     fn excused(&self) -> bool {
-        let report = self
-            .kube
-            .now
-            .cluster
-            .as_ref()
-            .and_then(|cluster| cluster.report.as_ref());
-        self.ledger.majority_lost && report.is_some_and(|report| !report.waiting.is_empty())
+        let Some(cluster) = &self.kube.now.cluster else {
+            return false;
+        };
+        let stranded = cluster.record.bootstrap.as_ref().is_some_and(|bootstrap| {
+            bootstrap.cluster.is_none()
+                && bootstrap.first.iter().any(|name| {
+                    let claim = self.kube.now.claims.get(name);
+                    let volume = claim.and_then(|claim| self.volumes.get(&claim.volume?));
+                    volume.is_some_and(|volume| volume.node.is_some_and(|node| self.nodes[node].gone))
+                })
+        });
+        let says_so = cluster.report.as_ref().is_some_and(|report| !report.waiting.is_empty());
+        says_so && (self.ledger.majority_lost || stranded)
     }
 
     /// In a calm world, is everything as wished, with nothing left to do or to write?

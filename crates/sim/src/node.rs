@@ -412,8 +412,13 @@ impl Sim<'_> {
             if pod.shown.terminating {
                 self.queue.at(self.now + 100, Event::Stopped(id));
             } else if !self.processes.contains_key(&id) {
+                let at = stamp(self.now);
                 self.kube.change_pod(id, |pod| {
-                    pod.shown.restarts += u32::from(pod.shown.running);
+                    if pod.shown.running {
+                        pod.shown.restarts += 1;
+                        let message = "the node was restarted".into();
+                        pod.shown.last_exit = Some(Exit { code: 255, message, at });
+                    }
                     pod.shown.running = false;
                     pod.shown.ready = false;
                 });

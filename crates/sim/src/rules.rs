@@ -438,7 +438,17 @@ impl Sim<'_> {
                 })
             })
             .count();
-        if all == 0 || all - lost > all / 2 {
+        if all == 0 {
+            // Nothing is committed yet: the founders are all there is.
+            let lives = self
+                .volumes
+                .values()
+                .filter(|volume| !volume.corrupt && volume.data.is_some())
+                .count();
+            self.ledger.majority_lost = !self.ledger.founders.is_empty() && lives <= self.ledger.founders.len() / 2;
+            return;
+        }
+        if all - lost > all / 2 {
             return;
         }
         if by_operator {
