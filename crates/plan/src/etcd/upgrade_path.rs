@@ -71,7 +71,13 @@ pub(super) fn accepted(intent: &Intent, record: &Record) -> (EtcdVersion, Option
     let Some(current) = &record.current else {
         return (intent.version.clone(), None);
     };
-    match check_path(current, &intent.version) {
+    // Members may run the last accepted version already: what comes next must follow from there too, unless it is the
+    // way back to where all came from.
+    let from_target = match &record.target {
+        Some(target) if !intent.version.same_minor(current) => check_path(target, &intent.version),
+        _ => Ok(()),
+    };
+    match check_path(current, &intent.version).and(from_target) {
         Ok(()) => (intent.version.clone(), None),
         Err(refused) => (record.target.clone().unwrap_or_else(|| current.clone()), Some(refused)),
     }
