@@ -330,7 +330,7 @@ impl Sim<'_> {
             Ok(()) => {
                 let wake = round.plan.wake.map_or(RESYNC, |wake: Duration| wake.as_millis() as Ms);
                 // An operator is never exactly on time.
-                let pause = wake + self.dice.between(1, 50 + wake);
+                let pause = wake + self.dice.between(1, 50 + 3 * wake);
                 self.end_round(index, pause);
             }
             Err(why) => {
