@@ -71,7 +71,7 @@ mod tests {
     use crate::history::replay;
     use crate::subject::REAL;
 
-    const HISTORIES: u64 = 6_000;
+    const HISTORIES: u64 = 20_000;
 
     /// The proof of the planner.
     #[test]
