@@ -90,6 +90,9 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         let pod = view.world.pods.get(name);
         let Some(pod) = pod else { continue };
         if view.members.get(name).is_some_and(|member| member.answer.is_some()) {
+            if view.world.list.is_none() {
+                continue; // Its name waits for a quorum, and the quorum may wait for the next one.
+            }
             return Some(
                 Step::new(
                     Work::Scaling,
@@ -151,7 +154,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         };
         return Some(Step::new(Work::Scaling, "StartingMember", why).wake(if pod.running { SOON } else { LATER }));
     }
-    let name = unstarted.first()?;
+    let name = unstarted.iter().find(|name| !view.world.pods.contains_key(*name))?;
     let mut effects = Vec::new();
     if view.intent.is_durable() {
         match view.world.claims.get(name) {

@@ -171,14 +171,14 @@ impl View<'_> {
         }
     }
 
-    /// The list as the members that answer know it, if they agree. It may be old.
+    /// The list as the most advanced of the members that answer knows it. It may be old.
     fn believed_list(&self) -> Option<&[Listed]> {
-        let mut lists = self.world.voices.values().filter_map(|voice| match voice {
-            Voice::Answered(answer) => Some(answer.list.as_slice()),
+        let answers = self.world.voices.values().filter_map(|voice| match voice {
+            Voice::Answered(answer) => Some(answer),
             Voice::Silent(_) => None,
         });
-        let first = lists.next()?;
-        lists.all(|list| list == first).then_some(first)
+        let most = answers.max_by_key(|answer| (answer.term, answer.index))?;
+        Some(&most.list)
     }
 
     /// Every voter of the list answers, strangers included only by being few enough not to matter.
@@ -203,7 +203,7 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
         record: &record,
         now,
         members,
-        new_pods: upgrade_path::of_new_pods(&record, world, &version),
+        new_pods: upgrade_path::of_new_pods(&record, &version),
         version,
         refused,
         stage: secure::stage(intent, world),

@@ -21,7 +21,7 @@ pub struct Record {
     pub current: Option<EtcdVersion>,
     /// The last version whose path was accepted.
     pub target: Option<EtcdVersion>,
-    /// The version that etcd was told to make its data readable for.
+    /// The version that etcd has made its data readable for, by the members' own words.
     pub downgrade: Option<EtcdVersion>,
     /// Since when no quorum answers.
     pub quorum_lost: Option<Timestamp>,

@@ -147,8 +147,8 @@ fn downgrade(view: &View<'_>, record: &mut Record) -> Option<Step> {
         .filter(|member| storage(member).is_some_and(|minor| minor > view.version.minor()))
         .map(|member| member.name.0.as_str())
         .collect();
-    let told = record.downgrade.as_ref() == Some(&view.version);
-    if told && waiting.is_empty() {
+    let ready = record.downgrade.as_ref() == Some(&view.version);
+    if ready && waiting.is_empty() {
         return None;
     }
     let message = match waiting.as_slice() {
@@ -160,8 +160,10 @@ fn downgrade(view: &View<'_>, record: &mut Record) -> Option<Step> {
         ),
     };
     let step = Step::new(Work::Upgrading, "Downgrading", message).wake(LATER);
-    // Told again until the members say that it was heard: the first call may have been lost after the record of it.
-    record.downgrade = Some(view.version.clone());
+    // Told until the members themselves say that it is done; only that is recorded, since a call may be lost.
+    if waiting.is_empty() {
+        record.downgrade = Some(view.version.clone());
+    }
     Some(step.with([Effect::EnableDowngrade {
         to: view.version.clone(),
         cluster: list.cluster,

@@ -5,7 +5,6 @@ use stateward_api::EtcdVersion;
 
 use super::intent::Intent;
 use super::record::Record;
-use super::world::{Voice, World};
 
 /// Why a version is not followed, and what to do instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,20 +82,13 @@ pub(super) fn accepted(intent: &Intent, record: &Record) -> (EtcdVersion, Option
     }
 }
 
-/// The version that pods are made with now. A lower minor version can read nothing before etcd was told to prepare for
+/// The version that pods are made with now. A lower minor version can read nothing before etcd has prepared for
 /// it, so what comes back or joins meanwhile still runs the higher one.
-pub(super) fn of_new_pods(record: &Record, world: &World, goal: &EtcdVersion) -> EtcdVersion {
+pub(super) fn of_new_pods(record: &Record, goal: &EtcdVersion) -> EtcdVersion {
     let Some(current) = record.current.as_ref().filter(|current| goal.minor() < current.minor()) else {
         return goal.clone();
     };
-    // By the members' own words. When nobody answers the higher one is right: it reads both.
-    let mut answers = world.voices.values().filter_map(|voice| match voice {
-        Voice::Answered(answer) => Some(answer.storage_minor.unwrap_or(answer.version.minor())),
-        Voice::Silent(_) => None,
-    });
-    let prepared = record.downgrade.as_ref() == Some(goal)
-        && answers.next().is_some_and(|minor| minor <= goal.minor())
-        && answers.all(|minor| minor <= goal.minor());
+    let prepared = record.downgrade.as_ref() == Some(goal);
     if prepared { goal.clone() } else { current.clone() }
 }
 
