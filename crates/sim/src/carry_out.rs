@@ -14,6 +14,24 @@ impl Sim<'_> {
         if effect.is_destructive() {
             self.still_wanted(cluster)?;
         }
+        // So is it before a first member starts: the record of this moment must not say that the cluster has begun.
+        if let Effect::CreatePod {
+            launch: Launch::Seed { .. } | Launch::Static { .. },
+            ..
+        } = effect
+            && self.subject.guards
+        {
+            self.still_wanted(cluster)?;
+            let now = self
+                .kube
+                .now
+                .cluster
+                .as_ref()
+                .and_then(|now| now.record.bootstrap.as_ref());
+            if now.is_some_and(|bootstrap| bootstrap.cluster.is_some()) {
+                return Err("refused: the cluster has begun".into());
+            }
+        }
         let intent = &cluster.intent;
         match effect {
             Effect::ApplyPeerService => {
