@@ -193,13 +193,19 @@ fn fate(
             Fate::Away("it sees no leader".into())
         };
     }
-    // Without a proven list the word of any member will do: that one has never started is never taken back.
+    // Without a proven list the most advanced of those that answer is believed.
     let by_word = || {
-        world.voices.values().any(|voice| {
-            matches!(voice, Voice::Answered(answer) if answer.list.iter().any(|listed| {
-                listed.name.is_none() && owner(intent, listed).as_ref() == Some(&member.name)
-            }))
-        })
+        let answers = world.voices.values().filter_map(|voice| match voice {
+            Voice::Answered(answer) => Some(answer),
+            Voice::Silent(_) => None,
+        });
+        answers
+            .max_by_key(|answer| (answer.term, answer.index))
+            .is_some_and(|most| {
+                most.list
+                    .iter()
+                    .any(|listed| listed.name.is_none() && owner(intent, listed).as_ref() == Some(&member.name))
+            })
     };
     let unstarted = match member.listed {
         Some(listed) => listed.name.is_none(),
