@@ -107,6 +107,27 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
             best = Some((name, has));
         }
     }
+    // The record may be behind: by their own list those that answer may be enough to elect a leader.
+    let voters: Vec<_> = view
+        .believed_list()
+        .unwrap_or_default()
+        .iter()
+        .filter(|listed| !listed.learner)
+        .collect();
+    let answering = voters
+        .iter()
+        .filter_map(|listed| super::members::owner(view.intent, listed))
+        .filter(|name| matches!(view.world.voices.get(name), Some(super::Voice::Answered(_))));
+    if !voters.is_empty() && answering.count() > voters.len() / 2 {
+        return Some(
+            Step::new(
+                Work::Recovering,
+                "WaitingForQuorum",
+                "enough members answer to elect a leader; waiting for them".to_owned(),
+            )
+            .wake(LATER),
+        );
+    }
     let Some((survivor, _)) = best else {
         return Some(
             Step::new(
