@@ -356,12 +356,15 @@ impl Sim<'_> {
         self.delete_claim(&name);
         self.delete_pod(&name, None);
         // What is doomed counts as lost from now on.
+        let was = volume
+            .and_then(|volume| self.volumes.get(&volume))
+            .is_some_and(|volume| volume.corrupt);
         if let Some(volume) = volume.and_then(|volume| self.volumes.get_mut(&volume)) {
             volume.corrupt = true;
         }
         self.judge_loss(false);
         if let Some(volume) = volume.and_then(|volume| self.volumes.get_mut(&volume)) {
-            volume.corrupt = false;
+            volume.corrupt = was;
         }
     }
 
