@@ -74,14 +74,20 @@ impl Test {
         })
     }
 
-    /// Deletes the namespace with all in it and waits until it is gone.
+    /// Deletes the clusters and waits until their pods are gone, then the namespace, which Kubernetes clears in its own
+    /// time.
     pub(crate) async fn clean_up(&self) -> Result<()> {
+        self.clusters()
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await?;
+        until("the pods to go away", 90, async || {
+            let left = self.pods().list(&ListParams::default()).await?.items.len();
+            Ok((left == 0).then_some(()))
+        })
+        .await?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         namespaces.delete(&self.namespace, &DeleteParams::default()).await?;
-        until("the namespace to go away", 90, async || {
-            Ok(namespaces.get_opt(&self.namespace).await?.is_none().then_some(()))
-        })
-        .await
+        Ok(())
     }
 
     /// The clusters of the namespace.

@@ -25,7 +25,7 @@ impl Endpoint {
     pub(crate) fn client(&self) -> Result<Client> {
         let timeouts = Timeouts {
             connect: Duration::from_secs(1),
-            request: Duration::from_secs(3),
+            request: Duration::from_secs(1),
         };
         Ok(Client::new(
             self.address,

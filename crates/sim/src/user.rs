@@ -72,6 +72,8 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
         },
         tls: false,
         on_delete: false,
+        client_tls: false,
+        peer_secret: None,
         template: "t0".into(),
         metadata: "m0".into(),
         services: ServiceHashes {

@@ -8,6 +8,7 @@ mod operator;
 mod quorum;
 mod scale;
 mod spec;
+mod tls;
 mod upgrade;
 
 use anyhow::Result;
@@ -85,6 +86,8 @@ scenarios! {
     spec::pause 240;
     spec::hibernate 240;
     spec::wrong_specs_are_refused smoke 120;
+    tls::tls_auto smoke 240;
+    tls::tls_switched_on_and_off 400;
     care::fill_the_quota 300;
     care::claims_grow 240;
 }

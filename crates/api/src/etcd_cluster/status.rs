@@ -344,6 +344,10 @@ pub struct TlsStatus {
     /// Whether members talk to clients with TLS.
     #[serde(default)]
     pub clients: bool,
+    /// Secret for the traffic between members; kept after TLS is removed from the spec, since members need it until the
+    /// last of them has switched.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub peer_secret: String,
     /// The step of a change between with and without, or of a rotation, in one word; empty when there is none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub stage: String,

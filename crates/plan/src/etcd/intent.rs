@@ -39,6 +39,10 @@ pub struct Intent {
     pub storage: Storage,
     /// Peers speak TLS.
     pub tls: bool,
+    /// Clients speak TLS.
+    pub client_tls: bool,
+    /// The secret for peers, by the spec or, while TLS is being switched off, by the spec before.
+    pub peer_secret: Option<String>,
     /// New settings reach a pod only when the user deletes it.
     pub on_delete: bool,
     /// Hash of the wishes that a pod is made from. A pod with another one is restarted, one at a time.
@@ -177,6 +181,13 @@ impl Intent {
             },
             storage,
             tls: cluster.tls().peers(),
+            client_tls: cluster.tls().clients(),
+            peer_secret: manifests::tls_secrets(cluster).peer.or_else(|| {
+                let recorded = cluster.status.as_ref().and_then(|status| status.tls.as_ref());
+                recorded
+                    .map(|tls| tls.peer_secret.clone())
+                    .filter(|name| !name.is_empty())
+            }),
             on_delete: spec.update_strategy.as_ref().and_then(|strategy| strategy.type_)
                 == Some(api::UpdateStrategyType::OnDelete),
             template: template(cluster),

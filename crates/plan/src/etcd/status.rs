@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_cluster::{
     BootstrapPhase, BootstrapRecord, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, MembersStatus,
-    OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord, UpgradeRecord,
+    OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord, TlsStatus, UpgradeRecord,
 };
 use stateward_api::names;
 
@@ -141,6 +141,12 @@ pub fn status(
         .as_ref()
         .map(|bootstrap| bootstrap_record(old, intent, bootstrap, &now));
     new.recovery = recovery_record(old, record, &now);
+    new.tls = intent.peer_secret.as_ref().map(|secret| TlsStatus {
+        peers: intent.tls,
+        clients: intent.client_tls,
+        peer_secret: secret.clone(),
+        ..TlsStatus::default()
+    });
     new.upgrade = record.downgrade.as_ref().map(|to| UpgradeRecord {
         from: new.current_version.clone(),
         to: to.to_string(),

@@ -40,7 +40,7 @@ pub fn pod(
     annotations.insert(names::ANNOTATION_CLUSTER_UID.into(), intent.uid.0.clone());
     annotations.insert(launch::TLS.into(), format!("{tls:?}"));
     metadata.annotations = Some(annotations);
-    let secrets = secrets(cluster, tls);
+    let secrets = secrets(cluster, intent, tls);
     let mut volumes = vec![data_volume(cluster, intent, member)];
     let mut mounts = vec![VolumeMount {
         name: "etcd-data".into(),
@@ -214,10 +214,10 @@ fn data_volume(cluster: &EtcdCluster, intent: &Intent, member: &MemberName) -> V
 }
 
 /// Volume name, secret and path of each secret that is mounted.
-fn secrets(cluster: &EtcdCluster, tls: TlsStage) -> Vec<(&'static str, String, &'static str)> {
+fn secrets(cluster: &EtcdCluster, intent: &Intent, tls: TlsStage) -> Vec<(&'static str, String, &'static str)> {
     let names = tls_secrets(cluster);
     let mut all = Vec::new();
-    if let (Some(peer), true) = (names.peer, tls != TlsStage::Off) {
+    if let (Some(peer), true) = (intent.peer_secret.clone(), tls != TlsStage::Off) {
         all.push(("member-peer-tls", peer, PEER_TLS));
     }
     if let Some(server) = names.server {
