@@ -235,7 +235,11 @@ fn all_outdated_members_restart_at_once() {
         }
         plan
     }
-    caught("restarts all", broken, &[name::QUORUM, name::LEADER, name::NO_RESTART]);
+    caught(
+        "restarts all",
+        broken,
+        &[name::QUORUM, name::LEADER, name::NO_RESTART, name::CONVERGES],
+    );
 }
 
 #[test]

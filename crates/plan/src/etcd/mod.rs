@@ -265,6 +265,30 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
     step
 }
 
+/// Without a proven list: a member that answers and that the others know is not forgotten. Before 3.4 a new voter counts
+/// before a list with it could be proven, and the quorum may need it to come back.
+fn remember_believed(intent: &Intent, record: &mut Record, world: &World) {
+    if record.members.is_empty() {
+        return;
+    }
+    let answer = |name: &MemberName| match world.voices.get(name) {
+        Some(Voice::Answered(answer)) => Some(answer),
+        _ => None,
+    };
+    for listed in world.voices.keys().filter_map(answer).flat_map(|answer| &answer.list) {
+        let Some(name) = members::owner(intent, listed) else {
+            continue;
+        };
+        if answer(&name).is_some_and(|answer| answer.id == listed.id) {
+            record.members.entry(name).or_insert_with(|| Remembered {
+                id: Some(listed.id),
+                voter: !listed.learner,
+                peer_url: listed.peer_urls.first().cloned().unwrap_or_default(),
+            });
+        }
+    }
+}
+
 /// Keeps what this round's observation proved.
 fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp) {
     let Some(list) = &world.list else {
@@ -275,6 +299,7 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
         if began && !record.hibernating && record.quorum_lost.is_none() {
             record.quorum_lost = Some(now);
         }
+        remember_believed(intent, record, world);
         return;
     };
     record.quorum_lost = None;
