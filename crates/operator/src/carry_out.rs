@@ -196,11 +196,16 @@ impl Hands<'_> {
                     Stop::Force => DeleteParams::default().grace_period(0),
                     Stop::Restart | Stop::Gone | Stop::Hibernate => DeleteParams::default(),
                 };
-                self.delete(&member.0, uid, params, &caches.pods).await
+                let version = match how {
+                    // A pod that was seen not to run may run by now.
+                    Stop::Restart => self.observed.pod_versions.get(member).cloned(),
+                    Stop::Gone | Stop::Hibernate | Stop::Force => None,
+                };
+                self.delete(&member.0, uid, version, params, &caches.pods).await
             }
             Effect::DeleteClaim { member, uid, cluster } => {
                 self.must_be_out(member, *cluster).await?;
-                self.delete(&member.0, uid, DeleteParams::background(), &caches.claims)
+                self.delete(&member.0, uid, None, DeleteParams::background(), &caches.claims)
                     .await
             }
             Effect::GrowClaim { member, uid, .. } => {
@@ -461,12 +466,13 @@ impl Hands<'_> {
         &self,
         name: &str,
         uid: &Uid,
+        version: Option<String>,
         params: DeleteParams,
         index: &Index<K>,
     ) -> Result<(), Failure> {
         let params = params.preconditions(Preconditions {
             uid: Some(uid.0.clone()),
-            resource_version: None,
+            resource_version: version,
         });
         match self.api::<K>().delete(name, &params).await {
             // What is there until it has stopped comes back with its deletion timestamp.

@@ -43,6 +43,8 @@ pub(crate) struct Memory {
 /// What was observed.
 pub(crate) struct Observed {
     pub(crate) world: World,
+    /// The versions of the pods that were seen: what a restart rests on must still be so when it is carried out.
+    pub(crate) pod_versions: BTreeMap<MemberName, String>,
     /// Connections to the members that answered.
     pub(crate) clients: BTreeMap<MemberName, Client>,
     /// Something that no event tells of is worth another look after this time.
@@ -107,8 +109,12 @@ pub(crate) async fn observe(
         look_again = look_again.into_iter().chain([SILENCE_INTERVAL]).min();
     }
     memory.draw(key, intent, &mut world);
+    let versions = pods
+        .into_iter()
+        .filter_map(|(name, pod)| Some((name, pod.metadata.resource_version.clone()?)));
     Ok(Observed {
         world,
+        pod_versions: versions.collect(),
         clients,
         look_again,
     })
