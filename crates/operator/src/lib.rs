@@ -58,6 +58,8 @@ struct Shared {
     secret_users: watch::SecretUsers,
     dead_nodes: watch::DeadNodes,
     stop: CancellationToken,
+    /// The operator's own future was dropped: everything ends where it is, as in a crash.
+    killed: CancellationToken,
 }
 
 /// The loops that run, and how to wake them.
@@ -88,9 +90,9 @@ impl Shared {
             let mailbox = Arc::new(Notify::new());
             mailbox.notify_one();
             running.insert(key.clone(), mailbox.clone());
-            loops
-                .tasks
-                .spawn(cluster_loop::run(shared.clone(), key.clone(), mailbox));
+            let killed = shared.killed.clone();
+            let work = cluster_loop::run(shared.clone(), key.clone(), mailbox);
+            loops.tasks.spawn(async move { killed.run_until_cancelled(work).await });
         }
     }
 
@@ -132,21 +134,27 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
         secret_users: watch::SecretUsers::default(),
         dead_nodes: watch::DeadNodes::default(),
         stop: stop.clone(),
+        killed: CancellationToken::new(),
         config: config.clone(),
     });
+    let _ends_all_when_dropped = shared.killed.clone().drop_guard();
     // The watches and the Lease outlive the loops, which may be in the middle of a round.
     let end = CancellationToken::new();
     let background = TaskTracker::new();
+    let spawn = |work: futures::future::BoxFuture<'static, ()>| {
+        let killed = shared.killed.clone();
+        background.spawn(async move { killed.run_until_cancelled(work).await });
+    };
     if let Some(address) = config.listen {
         let listener = tokio::net::TcpListener::bind(address)
             .await
             .map_err(|error| Error::Listen(address, error))?;
-        background.spawn(health::serve(listener, shared.clone(), end.clone()));
+        spawn(Box::pin(health::serve(listener, shared.clone(), end.clone())));
     }
     if let Some(election) = config.election {
-        background.spawn(election::run(client, election, tenure, end.clone()));
+        spawn(Box::pin(election::run(client, election, tenure, end.clone())));
     }
-    background.spawn(watch::follow_all(shared.clone(), end.clone()));
+    spawn(Box::pin(watch::follow_all(shared.clone(), end.clone())));
     stop.cancelled().await;
     shared.loops.tasks.close();
     // A round is bounded, and so is this.
