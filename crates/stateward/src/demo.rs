@@ -222,7 +222,12 @@ async fn check(ground: &Ground, cluster: EtcdCluster) -> Result<()> {
         count_only: true,
         ..RangeRequest::default()
     };
-    let found = shown.etcd().await?.range(request).await?.count;
+    // The killed member may have led: etcd elects another within a second or two.
+    let etcd = shown.etcd().await?;
+    let found = patient(async || etcd.range(request.clone()).await)
+        .await
+        .context("cannot read the keys back")?
+        .count;
     ensure!(
         found == i64::from(written),
         "{written} keys were acknowledged, {found} are there"
@@ -234,10 +239,23 @@ async fn check(ground: &Ground, cluster: EtcdCluster) -> Result<()> {
 
 async fn write(etcd: &stateward_etcd::Client, written: &mut i32, count: i32) -> Result<()> {
     for _ in 0..count {
-        etcd.put(format!("demo/{written:06}"), "value")
+        let key = format!("demo/{written:06}");
+        patient(async || etcd.put(key.clone(), "value").await)
             .await
             .context("a write failed")?;
         *written += 1;
     }
     Ok(())
+}
+
+/// Asks again for a while, as every client of etcd does when a leader changes.
+async fn patient<T>(ask: impl AsyncFn() -> stateward_etcd::Result<T>) -> stateward_etcd::Result<T> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match ask().await {
+            Err(error) if Instant::now() > deadline => return Err(error),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            done => return done,
+        }
+    }
 }
