@@ -119,11 +119,12 @@ impl Ground for Embedded {
                 Fault::Thaw(namespace, pod) => faults.unfreeze(namespace, pod).await?,
                 Fault::LoseVolume(namespace, claim) => {
                     faults.lose_volume(namespace, claim).await?;
-                    faults.kill(namespace, claim, None, 9).await?;
+                    // It may have noticed and ended by itself.
+                    let _ended = faults.kill(namespace, claim, None, 9).await;
                 }
                 Fault::CorruptVolume(namespace, claim) => {
                     faults.corrupt_volume(namespace, claim, "*").await?;
-                    faults.kill(namespace, claim, None, 9).await?;
+                    let _ended = faults.kill(namespace, claim, None, 9).await;
                 }
                 Fault::StopNode(node) => faults.stop_node(node).await?,
                 Fault::StartNode(node) => faults.start_node(node).await?,
