@@ -43,6 +43,11 @@ impl Sim<'_> {
         let list_leader = world.list.as_ref().and_then(|list| list.leader);
         let all_voters = world.list.as_ref().map_or(0, |list| list.voters().count());
         let quorum = all_voters / 2 + 1;
+        // etcd 3.2 knows no call that hands leadership over.
+        let can_hand_over = |member: &MemberName| match world.voices.get(member) {
+            Some(Voice::Answered(answer)) => answer.version.at_least(3, 3, 0),
+            _ => true,
+        };
         let is_healthy_voter = |name: &MemberName| {
             listed
                 .get(name)
@@ -85,7 +90,10 @@ impl Sim<'_> {
                     if line.is_some_and(|line| members::owner(intent, line).is_none()) {
                         self.break_rule(name::STRANGERS, format!("{effect}"));
                     }
-                    if list_leader == Some(*id) && healthy_voters > usize::from(is_healthy_voter(member)) {
+                    if list_leader == Some(*id)
+                        && can_hand_over(member)
+                        && healthy_voters > usize::from(is_healthy_voter(member))
+                    {
                         self.break_rule(name::LEADER, format!("{effect}"));
                     }
                     if is_healthy_voter(member) && all_voters > 1 && healthy_voters - 1 < (all_voters - 1) / 2 + 1 {
@@ -118,7 +126,7 @@ impl Sim<'_> {
                         self.break_rule(name::QUORUM, format!("{effect}: two members stopped in one round"));
                     }
                     let leads = listed.get(member).is_some_and(|line| list_leader == Some(line.id));
-                    if leads && voter && healthy_voters > 1 {
+                    if leads && voter && can_hand_over(member) && healthy_voters > 1 {
                         self.break_rule(name::LEADER, format!("{effect}"));
                     }
                     let answers = matches!(world.voices.get(member), Some(Voice::Answered(_)));

@@ -89,6 +89,11 @@ impl Member<'_> {
         self.listed.is_some_and(|listed| !listed.learner)
     }
 
+    /// It knows the call that hands leadership over (3.3 and later); without it the others elect when it stops.
+    pub fn can_hand_over(&self) -> bool {
+        self.answer.is_none_or(|answer| answer.version.at_least(3, 3, 0))
+    }
+
     /// It answers and sees a leader.
     pub fn is_healthy(&self) -> bool {
         self.fate == Fate::Healthy

@@ -36,6 +36,7 @@ pub(super) fn replace(view: &View<'_>) -> Option<Step> {
         }
         // A leader that is corrupt still answers: leadership goes first.
         if list.leader == Some(listed.id)
+            && member.can_hand_over()
             && let Some(next) = view
                 .voters()
                 .find(|other| other.name != member.name && other.is_healthy())

@@ -69,7 +69,7 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
         .find(|member| member.listed.map(|listed| listed.id) != leader);
     let member = followers.or(stale.first())?;
     let (listed, pod) = (member.listed?, member.pod?);
-    if leader == Some(listed.id) && total > 1 {
+    if leader == Some(listed.id) && total > 1 && member.can_hand_over() {
         let next = view
             .voters()
             .filter(|other| other.name != member.name)

@@ -68,7 +68,7 @@ pub(super) fn shrink(view: &View<'_>) -> Option<Step> {
             .wake(LATER),
         );
     }
-    if leader == Some(listed.id) {
+    if leader == Some(listed.id) && victim.can_hand_over() {
         let next = view
             .voters()
             .find(|member| member.name != victim.name && member.is_healthy())?
