@@ -50,6 +50,13 @@ impl Quantity {
         self.0 as f64 / NANO as f64
     }
 
+    /// In thousandths, rounded up, as amounts of processor time are counted.
+    pub(crate) fn millis(self) -> i128 {
+        const MILLI: i128 = NANO / 1_000;
+        let up = (self.0.abs() + MILLI - 1) / MILLI;
+        up * self.0.signum()
+    }
+
     pub(crate) fn of(integer: i64) -> Quantity {
         Quantity(i128::from(integer) * NANO)
     }

@@ -21,7 +21,12 @@ pub(crate) fn kubectls() -> Vec<PathBuf> {
     let found = std::env::split_paths(&path)
         .map(|folder| folder.join("kubectl"))
         .find(|path| path.is_file());
-    found.into_iter().collect()
+    let found: Vec<PathBuf> = found.into_iter().collect();
+    assert!(
+        !found.is_empty(),
+        "no kubectl to test with: set KUBECTLS, or run ./x test, which does"
+    );
+    found
 }
 
 pub(crate) struct Kubectl {

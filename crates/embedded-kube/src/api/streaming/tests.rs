@@ -91,7 +91,11 @@ fn kubectls() -> Vec<String> {
         .map(str::to_owned)
         .collect();
     let found = std::process::Command::new("kubectl").arg("help").output().is_ok();
-    if listed.is_empty() && found {
+    assert!(
+        found || !listed.is_empty(),
+        "no kubectl to test with: set KUBECTLS, or run ./x test, which does"
+    );
+    if listed.is_empty() {
         vec!["kubectl".to_owned()]
     } else {
         listed
