@@ -14,8 +14,8 @@ pub use care::{
 pub use pod::PodPolicy;
 pub use spec::{Bootstrap, EtcdCluster, EtcdClusterSpec};
 pub use status::{
-    BootstrapPhase, BootstrapRecord, EtcdClusterStatus, MaintenanceStatus, MemberHealth, MemberRole, MemberStatus,
-    MembersStatus, Operation, PendingMember, Phase, RecoveryPhase, RecoveryRecord, TlsStatus, UpgradeRecord,
+    BootstrapPhase, BootstrapRecord, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, MembersStatus, Phase,
+    RecoveryPhase, RecoveryRecord, TlsStatus, UpgradeRecord,
 };
 pub use storage::{Medium, Retain, Storage};
 pub use tls::{AutoTls, CertManagerTls, IssuerRef, StaticMemberTls, StaticTls, Tls, TlsPolicy};

@@ -1,8 +1,6 @@
 //! The status of an EtcdCluster: what the old API had, what each member is, and the records that must be there before
 //! the step that depends on them.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -72,9 +70,6 @@ pub struct EtcdClusterStatus {
     /// The decision to start this cluster, written before its first pod is made. It is never made twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<BootstrapRecord>,
-    /// Members that are going to join, written before etcd is told of them.
-    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
-    pub pending_members: Vec<PendingMember>,
     /// A recovery from quorum loss, written before its first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryRecord>,
@@ -84,12 +79,6 @@ pub struct EtcdClusterStatus {
     /// What TLS has taken effect.
     #[serde(rename = "TLS", default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsStatus>,
-    /// When the cluster was last cared for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub maintenance: Option<MaintenanceStatus>,
-    /// Other steps under way that must be remembered between two looks.
-    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
-    pub operations: Vec<Operation>,
 }
 
 /// The phase of a cluster, as the old API had it.
@@ -235,27 +224,6 @@ pub enum BootstrapPhase {
     Done,
 }
 
-/// A member that is going to join.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PendingMember {
-    /// Its name, chosen before etcd is told of it.
-    #[serde(default)]
-    pub name: String,
-    /// etcd's ID of it, in hexadecimal, once etcd knows it.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub id: String,
-    /// Why it joins, in words.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub reason: String,
-    /// Name of the member that it replaces.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub replaces: String,
-    /// When it was decided.
-    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
-    pub since: Option<Time>,
-}
-
 /// A recovery from quorum loss.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -354,34 +322,4 @@ pub struct TlsStatus {
     /// When the first of the certificates in use ends.
     #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Time>,
-}
-
-/// When the cluster was last cared for.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct MaintenanceStatus {
-    /// When the last defragmentation of all members was complete.
-    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
-    pub last_defragmentation: Option<Time>,
-    /// When the last NOSPACE or CORRUPT alarm was cleared.
-    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
-    pub last_alarm_cleared: Option<Time>,
-}
-
-/// A step under way that must be remembered between two looks.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Operation {
-    /// What it is, in one word.
-    #[serde(rename = "type", default)]
-    pub type_: String,
-    /// The member it is about.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub member: String,
-    /// When it was first seen or decided.
-    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
-    pub since: Option<Time>,
-    /// Whatever else it needs.
-    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
-    pub detail: BTreeMap<String, String>,
 }
