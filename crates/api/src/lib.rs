@@ -8,6 +8,7 @@
 
 #![allow(clippy::duplicated_attributes, reason = "kube's printcolumn(...) repeats type_")]
 
+pub mod agent;
 pub mod conditions;
 pub mod crds;
 pub mod etcd_backup;

@@ -1,0 +1,279 @@
+//! What Stateward tells its own pods (`stateward agent run`) and what they answer.
+//!
+//! A task is JSON in the environment variable [`TASK`]; secrets and claims are mounted below [`Mounts`]; the outcome is
+//! JSON in the container's termination message, so that an agent needs no right on the Kubernetes API at all.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::{Deserialize, Serialize};
+
+use crate::etcd_backup::{BackupRecord, Compression, RestorablePoint, Verify};
+use crate::etcd_restore::RestoreTo;
+use crate::store::StoreBlocks;
+
+/// The environment variable with the task.
+pub const TASK: &str = "STATEWARD_TASK";
+/// The environment variable with the file that the outcome is written to. Not set: [`TERMINATION_LOG`].
+pub const OUTCOME: &str = "STATEWARD_OUTCOME";
+/// Where Kubernetes reads the termination message. It keeps 4096 bytes.
+pub const TERMINATION_LOG: &str = "/dev/termination-log";
+/// The port on which an agent that works for long says how far it is: `GET /progress` answers [`Progress`].
+pub const PROGRESS_PORT: u16 = 2390;
+
+/// Where a pod's manifest mounts what a task needs. All are optional but for the task that needs them.
+pub struct Mounts;
+
+impl Mounts {
+    /// The secret of the store, as files with the key names of the old API.
+    pub const STORE: &'static str = "/etc/stateward/store";
+    /// The client's certificate for etcd: `etcd-client.crt`, `etcd-client.key`, `etcd-client-ca.crt`.
+    pub const CLIENT_TLS: &'static str = "/etc/stateward/client-tls";
+    /// The key for encryption, in the file `key`: 32 bytes, or their base64.
+    pub const ENCRYPTION: &'static str = "/etc/stateward/encryption";
+    /// The claim of a `file` store.
+    pub const CLAIM: &'static str = "/var/lib/stateward/claim";
+    /// Room for a scratch member (an emptyDir).
+    pub const SCRATCH: &'static str = "/var/lib/stateward/scratch";
+    /// Where `stateward agent install` puts the program, for containers of etcd's own image (an emptyDir).
+    pub const TOOLS: &'static str = "/opt/stateward";
+}
+
+/// One piece of work for one container.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub enum Task {
+    /// Take one snapshot to the store, prove it, and delete what retention lets go.
+    Backup(BackupTask),
+    /// Find the backup that a restore names and prove it, changing nothing.
+    Inspect(InspectTask),
+    /// Make a data directory from a backup. Runs in a container of etcd's image, which has etcdutl (and etcd).
+    Restore(RestoreTask),
+    /// Restore a backup into a scratch member, start it on loopback and compare. Runs in a container of etcd's image.
+    Prove(ProveTask),
+    /// Stream every change to the store until stopped. Serves [`Progress`].
+    Follow(FollowTask),
+    /// Delete files of an EtcdBackup that is being deleted.
+    Delete(DeleteTask),
+}
+
+/// A store and how files in it are packed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Place {
+    /// The store block, its `path` as the user wrote it.
+    pub store: StoreBlocks,
+    /// How new files are packed. What is read back tells itself from its first bytes.
+    #[serde(default)]
+    pub compression: Compression,
+    /// Whether new files are encrypted with the key in [`Mounts::ENCRYPTION`].
+    #[serde(default)]
+    pub encrypted: bool,
+}
+
+/// Take one backup.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupTask {
+    /// Client URLs of the members. The one with the highest revision that is healthy is taken.
+    pub endpoints: Vec<String>,
+    /// Where to.
+    pub place: Place,
+    /// The file is `path` + `_v<revision>_<YYYY-MM-DD-HH:MM:SS>`; else exactly `path`.
+    #[serde(default)]
+    pub periodic: bool,
+    /// Give up after so many seconds. Not set: 60 for the first byte and between two pieces.
+    #[serde(default)]
+    pub timeout_seconds: Option<i64>,
+    /// Keep so many periodic files.
+    #[serde(default)]
+    pub max_backups: Option<i64>,
+    /// Keep periodic files for so many seconds, and the newest good one for ever.
+    #[serde(default)]
+    pub max_age_seconds: Option<i64>,
+}
+
+/// Find and prove a backup.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InspectTask {
+    /// Where it is.
+    pub place: Place,
+    /// Take exactly this file (as in [`BackupRecord::location`]) rather than `path`.
+    #[serde(default)]
+    pub location: Option<String>,
+    /// Read `path` as a periodic one and take the newest that proves good.
+    #[serde(default)]
+    pub latest: bool,
+    /// A point to reach with the changes that were streamed: the newest snapshot before it is taken.
+    #[serde(default)]
+    pub restore_to: Option<RestoreTo>,
+}
+
+/// Make a data directory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestoreTask {
+    /// Where the backup is.
+    pub place: Place,
+    /// The file that was proven.
+    pub location: String,
+    /// Its SHA-256; another content is refused.
+    pub sha256: String,
+    /// A point to reach with the changes that were streamed.
+    #[serde(default)]
+    pub restore_to: Option<RestoreTo>,
+    /// How far to raise the revision.
+    pub revision_bump: i64,
+    /// The data directory to make. When it is there already, the work is done and nothing is touched.
+    pub data_dir: String,
+    /// Name of the one member.
+    pub member: String,
+    /// Its peer URL.
+    pub peer_url: String,
+    /// The token of the new cluster.
+    pub token: String,
+}
+
+/// Restore into a scratch member and compare.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProveTask {
+    /// Where the backup is.
+    pub place: Place,
+    /// The record of the backup.
+    pub record: BackupRecord,
+}
+
+/// Stream changes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FollowTask {
+    /// Client URLs of the members.
+    pub endpoints: Vec<String>,
+    /// Where to: beside the snapshots of the same `path`.
+    pub place: Place,
+    /// Begin after this revision where the store holds no later segment.
+    #[serde(default)]
+    pub after_revision: i64,
+}
+
+/// Delete files.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeleteTask {
+    /// The store.
+    pub place: Place,
+    /// The files, as in [`BackupRecord::location`].
+    pub locations: Vec<String>,
+    /// Also everything periodic and streamed below `path`.
+    #[serde(default)]
+    pub all_of_path: bool,
+}
+
+/// How it went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// The snapshot is in the store and was read back.
+    BackedUp(BackedUp),
+    /// The backup is good.
+    Inspected(Inspected),
+    /// The data directory is there.
+    Restored(Inspected),
+    /// The scratch member had the same.
+    Proven(Proven),
+    /// The files are gone.
+    Deleted,
+    /// It did not work.
+    Failed(Failure),
+}
+
+/// A backup that is good.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackedUp {
+    /// What is in the store.
+    pub record: BackupRecord,
+    /// Files that retention let go.
+    #[serde(default)]
+    pub deleted: Vec<String>,
+    /// What retention could not delete, in words.
+    #[serde(default)]
+    pub retention_problem: String,
+}
+
+/// A backup that was found and read through.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Inspected {
+    /// The file.
+    pub location: String,
+    /// Its revision; with a point to reach, the revision that is reached.
+    pub revision: i64,
+    /// SHA-256 of the snapshot.
+    pub sha256: String,
+    /// Bytes of the snapshot.
+    pub size_bytes: i64,
+    /// When the file was written.
+    #[serde(default)]
+    pub taken: Option<Time>,
+}
+
+/// What the scratch member said.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Proven {
+    /// How it was proven.
+    pub verified: Verify,
+    /// Keys found.
+    pub keys: i64,
+    /// etcd's own hash of its keys, in hexadecimal.
+    pub key_hash: String,
+}
+
+/// Why it did not work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// One word in CamelCase: AccessDenied, BucketMissing, StoreUnreachable, EtcdUnreachable, BackupMissing,
+    /// BackupCorrupt, WrongKey, TimedOut, …
+    pub reason: String,
+    /// A sentence with what to do.
+    pub message: String,
+    /// Trying again may help.
+    pub retry: bool,
+}
+
+/// How far an agent that works for long is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// The latest point that is safe in the store.
+    #[serde(default)]
+    pub latest: Option<RestorablePoint>,
+    /// What goes wrong at the moment, in words; empty when nothing does.
+    #[serde(default)]
+    pub problem: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_survives_its_way_through_the_environment() {
+        let task = Task::Backup(BackupTask {
+            endpoints: vec!["http://example-client:2379".into()],
+            periodic: true,
+            ..BackupTask::default()
+        });
+        let text = serde_json::to_string(&task).unwrap();
+        assert_eq!(serde_json::from_str::<Task>(&text).unwrap(), task);
+        let outcome = Outcome::Failed(Failure {
+            reason: "AccessDenied".into(),
+            message: "the store refused the credentials".into(),
+            retry: false,
+        });
+        let text = serde_json::to_string(&outcome).unwrap();
+        assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
+    }
+}
