@@ -1,6 +1,7 @@
 //! The calls. Each is bounded in time; none is repeated here, since only the caller knows whether that is safe.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use tonic_prost::ProstCodec;
 use crate::connection::{Timeouts, Tls, TlsError, channel};
 use crate::error::{Error, Result};
 use crate::messages::*;
-use crate::snapshot::{SnapshotError, verified};
+use crate::snapshot::{SnapshotError, Whole, verified};
 
 /// Messages of a snapshot are 32 KiB; a large range may come near etcd's own limit on requests.
 const LARGEST_MESSAGE: usize = 64 << 20;
@@ -199,9 +200,10 @@ impl Client {
     }
 
     /// The whole database as a stream that ends in an error unless it was complete and unharmed. The request timeout
-    /// bounds every single piece.
+    /// bounds every single piece. `whole` is told what it was when it ended well.
     pub async fn snapshot(
         &self,
+        whole: Arc<OnceLock<Whole>>,
     ) -> Result<impl Stream<Item = std::result::Result<Bytes, SnapshotError>> + Send + use<>> {
         let patience = self.timeouts.request;
         let open = async {
@@ -216,7 +218,7 @@ impl Client {
             .await
             .map_err(|_| Error::TimedOut(format!("{} began no snapshot within {patience:?}", self.address)))??;
         let blobs = pieces.map_ok(|piece| piece.blob).map_err(Error::from);
-        Ok(verified(blobs, patience))
+        Ok(verified(blobs, patience, whole))
     }
 
     /// Reads keys: one, or up to `range_end`. Linearizable unless the request says otherwise.

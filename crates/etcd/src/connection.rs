@@ -12,6 +12,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 
+/// What may be on its way to us at once, for each connection.
+const WINDOW: u32 = 1 << 20;
+
 /// How long to wait, for every call.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
@@ -107,7 +110,11 @@ pub(crate) fn channel(address: SocketAddr, tls: Option<(&Tls, &str)>, timeouts: 
         .path_and_query("/")
         .build()
         .map_err(|error| TlsError::Name(error.to_string()))?;
-    let endpoint = Endpoint::from(uri).tcp_nodelay(true);
+    // The default window of 64 KiB holds two messages of a snapshot and makes the sender wait all the time.
+    let endpoint = Endpoint::from(uri)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW);
     let connector = tower::service_fn(move |_: http::Uri| {
         let tls = tls.clone();
         async move {

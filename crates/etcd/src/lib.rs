@@ -7,6 +7,7 @@
 //! Servers from 3.2 to 3.7 are spoken to. What an old server does not know it leaves empty; what a new one adds is skipped.
 
 mod ask;
+mod bolt;
 mod client;
 mod connection;
 mod error;
@@ -14,7 +15,8 @@ pub mod messages;
 mod snapshot;
 
 pub use ask::{Asked, ask, prove_list, spread_alarms};
+pub use bolt::{BoltError, Checker, Opened};
 pub use client::{Client, Downgrade};
 pub use connection::{Timeouts, Tls, TlsError};
 pub use error::{Error, Result};
-pub use snapshot::{SnapshotError, verified};
+pub use snapshot::{Passing, SnapshotError, Whole, verified};

@@ -3,12 +3,14 @@
 //! Nothing is buffered: whoever stores the pieces keeps the result only when the stream ended well.
 
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use sha2::{Digest, Sha256};
 
+use crate::bolt::{BoltError, Checker, Opened};
 use crate::error::Error;
 
 /// Length of the trailer.
@@ -28,74 +30,117 @@ pub enum SnapshotError {
     /// The trailer does not fit.
     #[error("the snapshot's checksum is wrong: it was harmed on its way")]
     WrongChecksum,
+    /// The checksum is right and the database inside is not.
+    #[error("{0}")]
+    Harmed(#[from] BoltError),
 }
 
-struct State<S> {
-    pieces: Pin<Box<S>>,
+/// What a complete snapshot turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// SHA-256 of the whole file, its trailer included: what `sha256sum` says of it.
+    pub sha256: [u8; 32],
+    /// Bytes of the whole file.
+    pub bytes: u64,
+}
+
+/// Follows a snapshot as it passes: its trailer, and, where asked for, what its database holds.
+pub struct Passing {
     hash: Sha256,
     /// The last bytes seen, which may be the trailer.
     tail: Vec<u8>,
     total: u64,
+    database: Option<Checker>,
+}
+
+impl Passing {
+    /// `open`: also look into the database.
+    pub fn new(open: bool) -> Self {
+        Self {
+            hash: Sha256::new(),
+            tail: Vec::with_capacity(TRAILER),
+            total: 0,
+            database: open.then(Checker::default),
+        }
+    }
+
+    /// Takes the next bytes.
+    pub fn take(&mut self, piece: &[u8]) {
+        self.total += piece.len() as u64;
+        let spare = (self.tail.len() + piece.len()).saturating_sub(TRAILER);
+        let from_tail = spare.min(self.tail.len());
+        let (old, new) = (self.tail.drain(..from_tail).collect::<Vec<_>>(), spare - from_tail);
+        for part in [&old[..], &piece[..new]] {
+            self.hash.update(part);
+            if let Some(database) = &mut self.database {
+                database.push(part);
+            }
+        }
+        self.tail.extend_from_slice(&piece[new..]);
+    }
+
+    /// Judges what has passed.
+    pub fn finish(self) -> Result<(Whole, Option<Opened>), SnapshotError> {
+        if self.total % SECTOR != TRAILER as u64 {
+            return Err(SnapshotError::NoTrailer(self.total));
+        }
+        if self.hash.clone().finalize().as_slice() != self.tail.as_slice() {
+            return Err(SnapshotError::WrongChecksum);
+        }
+        let whole = Whole {
+            sha256: self.hash.chain_update(&self.tail).finalize().into(),
+            bytes: self.total,
+        };
+        let opened = self.database.map(Checker::finish).transpose()?;
+        Ok((whole, opened))
+    }
+}
+
+struct State<S> {
+    pieces: Pin<Box<S>>,
+    passing: Option<Passing>,
     patience: Duration,
-    ended: bool,
+    whole: Arc<OnceLock<Whole>>,
 }
 
 /// Passes the pieces on and checks the trailer at the end.
-pub fn verified<S>(pieces: S, patience: Duration) -> impl Stream<Item = Result<Bytes, SnapshotError>> + Send + use<S>
+///
+/// `whole` is told what it was when it ended well.
+pub fn verified<S>(
+    pieces: S,
+    patience: Duration,
+    whole: Arc<OnceLock<Whole>>,
+) -> impl Stream<Item = Result<Bytes, SnapshotError>> + Send + use<S>
 where
     S: Stream<Item = Result<Bytes, Error>> + Send + 'static,
 {
     let state = State {
         pieces: Box::pin(pieces),
-        hash: Sha256::new(),
-        tail: Vec::with_capacity(TRAILER),
-        total: 0,
+        passing: Some(Passing::new(false)),
         patience,
-        ended: false,
+        whole,
     };
     futures::stream::unfold(state, |mut state| async move {
-        if state.ended {
-            return None;
-        }
+        let mut passing = state.passing.take()?;
         let next = tokio::time::timeout(state.patience, state.pieces.next()).await;
         let item = match next {
             Err(_) => Err(Error::TimedOut(format!("no further piece within {:?}", state.patience)).into()),
             Ok(Some(Err(error))) => Err(error.into()),
             Ok(Some(Ok(piece))) => {
-                state.take(&piece);
-                return Some((Ok(piece), state));
+                passing.take(&piece);
+                state.passing = Some(passing);
+                Ok(piece)
             }
-            Ok(None) => match state.judge() {
-                Ok(()) => return None,
+            Ok(None) => match passing.finish() {
+                Ok((whole, _)) => {
+                    let _first = state.whole.set(whole);
+                    return None;
+                }
                 Err(error) => Err(error),
             },
         };
-        state.ended = true;
         Some((item, state))
     })
-}
-
-impl<S> State<S> {
-    fn take(&mut self, piece: &[u8]) {
-        self.total += piece.len() as u64;
-        let spare = (self.tail.len() + piece.len()).saturating_sub(TRAILER);
-        let from_tail = spare.min(self.tail.len());
-        self.hash.update(&self.tail[..from_tail]);
-        self.tail.drain(..from_tail);
-        let from_piece = spare - from_tail;
-        self.hash.update(&piece[..from_piece]);
-        self.tail.extend_from_slice(&piece[from_piece..]);
-    }
-
-    fn judge(&mut self) -> Result<(), SnapshotError> {
-        if self.total % SECTOR != TRAILER as u64 {
-            return Err(SnapshotError::NoTrailer(self.total));
-        }
-        if self.hash.finalize_reset().as_slice() != self.tail.as_slice() {
-            return Err(SnapshotError::WrongChecksum);
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -107,7 +152,9 @@ mod tests {
             .chunks(size)
             .map(|piece| Ok(Bytes::copy_from_slice(piece)))
             .collect();
-        let mut stream = Box::pin(verified(futures::stream::iter(pieces), Duration::from_secs(1)));
+        let told = Arc::new(OnceLock::new());
+        let source = futures::stream::iter(pieces);
+        let mut stream = Box::pin(verified(source, Duration::from_secs(1), told.clone()));
         let (mut out, mut error) = (Vec::new(), None);
         while let Some(item) = stream.next().await {
             match item {
@@ -115,6 +162,7 @@ mod tests {
                 Err(found) => error = Some(found),
             }
         }
+        assert_eq!(told.get().is_some(), error.is_none());
         (out, error)
     }
 

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -225,7 +226,7 @@ async fn a_snapshot_is_streamed_and_checked() {
         let client = etcd.client();
         answers(&client).await;
         client.put("a", vec![b'x'; 300 << 10]).await.expect("put");
-        let mut stream = Box::pin(client.snapshot().await.expect("a stream"));
+        let mut stream = Box::pin(client.snapshot(Arc::default()).await.expect("a stream"));
         let mut total = 0;
         while let Some(piece) = stream.next().await {
             total += piece.expect("unharmed").len();

@@ -1,5 +1,6 @@
 //! The stateward program. Only wiring: each verb is a file, what it does is in the crates.
 
+mod agent;
 mod crds;
 mod demo;
 mod local;
@@ -32,6 +33,9 @@ enum Verb {
     Demo(demo::Options),
     /// Show a cluster in words
     Status(status::Options),
+    /// What Stateward's own pods run
+    #[command(subcommand, hide = true)]
+    Agent(agent::Verb),
     /// Print the CustomResourceDefinitions
     Crds(crds::Options),
     /// Print everything that installs Stateward
@@ -55,6 +59,7 @@ async fn run(verb: Verb) -> Result<()> {
         Verb::Local(verb) => local::run(verb).await,
         Verb::Demo(options) => demo::run(options).await,
         Verb::Status(options) => status::run(&options).await,
+        Verb::Agent(verb) => agent::run(verb).await,
         Verb::Crds(options) => crds::run(&options),
         Verb::Manifests(options) => manifests::run(&options),
     }

@@ -127,6 +127,21 @@ impl Etcd {
         }
     }
 
+    /// A member that starts from a data directory of the name `m1` that was made elsewhere.
+    #[allow(dead_code, reason = "other crates' tests use this")]
+    pub(crate) fn on(program: &Program, data: PathBuf) -> Self {
+        let port = free_port();
+        let initial = format!("m1=http://127.0.0.1:{port}");
+        let start = Start {
+            name: "m1",
+            peer_port: port,
+            state: "existing",
+            initial_cluster: &initial,
+            extra: vec!["--data-dir".into(), data.display().to_string()],
+        };
+        Self::start(program, start)
+    }
+
     pub(crate) fn client(&self) -> Client {
         Client::new(self.client, None, Timeouts::default()).expect("a client")
     }

@@ -4,10 +4,20 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
-use stateward_api::names;
+use stateward_api::{EtcdVersion, names};
 
 use super::manifests::{ANNOTATION_METADATA, launch};
 use super::world::{Blocked, Claim, Exit, Pod, TlsStage, Uid};
+
+/// The etcd whose image makes a data directory for a server of this version: its own where `etcdutl` can raise the
+/// revision (3.5.10 and later), else the oldest line that can. Servers of 3.4 serve what etcdutl of 3.5 makes.
+pub fn restore_tool_version(version: &EtcdVersion) -> EtcdVersion {
+    if version.at_least(3, 5, 10) {
+        version.clone()
+    } else {
+        EtcdVersion::new(3, 5, 16)
+    }
+}
 
 /// A member's pod.
 pub fn pod(pod: &core::Pod) -> Pod {

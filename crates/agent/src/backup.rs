@@ -1,0 +1,171 @@
+//! One backup: the snapshot of the best member streamed to the store, read back, and old ones let go.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use futures::TryStreamExt;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use stateward_api::agent::{BackedUp, BackupTask, Failure};
+use stateward_api::etcd_backup::{BackupRecord, Verify};
+use stateward_etcd::messages::RangeRequest;
+use stateward_store::retention::{Keep, segments_to_delete, to_delete};
+use stateward_store::{names, pack};
+use tracing::{info, warn};
+
+use crate::Folders;
+use crate::failure::{corrupt, failure, of_etcd, of_key, of_put, of_snapshot, of_store};
+use crate::place::{Opening, Proof, hex};
+use crate::source::{Member, best};
+use crate::stop::Stop;
+
+pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Result<BackedUp, Failure> {
+    stop.limit(task.timeout_seconds);
+    let started = Instant::now();
+    let opening = Opening::new(&task.place, folders)?;
+    opening.store.sweep();
+    let member = stop.guard(best(&task.endpoints, &folders.client_tls)).await?;
+    let began = Timestamp::now();
+    let key = if task.periodic {
+        names::snapshot(opening.store.key(), member.revision(), began)
+    } else {
+        opening.store.key().to_owned()
+    };
+    let location = opening.store.location(&key);
+    info!(
+        "backing up etcd {} at {} (revision {}) to {location}",
+        member.status.version,
+        member.endpoint,
+        member.revision()
+    );
+    let (sha256, stored) = upload(&opening, &member, &key, stop).await?;
+    info!("sent {stored} bytes in {:?}; reading back", started.elapsed());
+    let proof = stop.guard(prove(&opening, &key, &sha256)).await;
+    let proof = match proof {
+        Ok(proof) => proof,
+        Err(failure) => {
+            // What could not be proven must not look like a backup.
+            if let Err(error) = opening.store.delete(&key).await {
+                warn!("{location} is not proven and could not be deleted: {error}");
+            }
+            return Err(failure);
+        }
+    };
+    let revision = proof.opened.revision();
+    info!(
+        "proven: revision {revision}, {} entries, sha256 {sha256}",
+        proof.opened.total_keys
+    );
+    let (keys, key_hash) = ask_source(&member, &proof).await;
+    let record = BackupRecord {
+        location,
+        revision,
+        etcd_version: member.status.version.clone(),
+        cluster_id: format!("{:x}", member.cluster()),
+        endpoint: member.endpoint.clone(),
+        size_bytes: i64::try_from(proof.whole.bytes).unwrap_or(i64::MAX),
+        stored_bytes: i64::try_from(stored).unwrap_or(i64::MAX),
+        sha256,
+        completed_at: Some(Time(Timestamp::now())),
+        duration_millis: i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX),
+        verified: Some(Verify::Check),
+        keys,
+        key_hash,
+    };
+    let keep = Keep {
+        count: task.max_backups.filter(|count| *count > 0),
+        seconds: task.max_age_seconds.filter(|seconds| *seconds > 0),
+    };
+    let mut done = BackedUp {
+        record,
+        ..BackedUp::default()
+    };
+    if task.periodic && keep != Keep::default() {
+        // The backup is good; that an old one stays is no reason to call it failed.
+        if let Err(failure) = stop.guard(let_go(&opening, &key, keep, &mut done.deleted)).await {
+            warn!("old backups could not be deleted: {}", failure.message);
+            done.retention_problem = failure.message;
+        }
+    }
+    Ok(done)
+}
+
+/// Streams the snapshot to the store. Returns its SHA-256 and the bytes in the store.
+async fn upload(opening: &Opening, member: &Member, key: &str, stop: &Stop) -> Result<(String, u64), Failure> {
+    let whole = Arc::new(OnceLock::new());
+    let began = async {
+        let pieces = member.client.snapshot(whole.clone()).await;
+        pieces.map_err(|error| of_etcd(&error, &member.endpoint))
+    };
+    let pieces = stop.guard(began).await?;
+    let packed = pack(pieces, &opening.packing).map_err(|error| of_key(&error))?;
+    let stored = opening.store.put(key, packed, stop.token()).await;
+    let stored = stored.map_err(|error| of_put(error, |error| of_snapshot(&error, &member.endpoint)))?;
+    let whole = whole
+        .get()
+        .ok_or_else(|| failure("SnapshotIncomplete", "the snapshot did not end", true))?;
+    Ok((hex(&whole.sha256), stored))
+}
+
+async fn prove(opening: &Opening, key: &str, sha256: &str) -> Result<Proof, Failure> {
+    let proof = opening.read_through(key, None).await?;
+    if proof.sha256() != sha256 {
+        let location = opening.store.location(key);
+        let mut failure = corrupt(&location, "what is read back is not what was sent");
+        failure.retry = true;
+        return Err(failure);
+    }
+    Ok(proof)
+}
+
+/// How many keys there are at the backup's revision and etcd's own hash of them, as the member says; a restore can be
+/// compared with both. Neither is worth failing for: the revision may have been compacted meanwhile.
+async fn ask_source(member: &Member, proof: &Proof) -> (Option<i64>, String) {
+    let revision = proof.opened.revision();
+    let request = RangeRequest {
+        key: vec![0],
+        range_end: vec![0],
+        revision,
+        count_only: true,
+        ..RangeRequest::default()
+    };
+    let keys = member.client.range(request).await.ok().map(|answer| answer.count);
+    let hash = match member.client.hash_kv(revision).await {
+        // The hash covers what was not compacted: with another point of compaction it is another one.
+        Ok(answer) if answer.compact_revision.max(0) == proof.opened.compacted => format!("{:08x}", answer.hash),
+        _ => String::new(),
+    };
+    (keys, hash)
+}
+
+/// Deletes what retention lets go, and the changes that only those backups needed.
+async fn let_go(opening: &Opening, good: &str, keep: Keep, deleted: &mut Vec<String>) -> Result<(), Failure> {
+    let store = &opening.store;
+    let path = store.key();
+    let found: Vec<_> = store
+        .list(&names::snapshots(path))
+        .try_filter_map(|entry| std::future::ready(Ok(names::read_snapshot(path, &entry.key))))
+        .try_collect()
+        .await
+        .map_err(|error| of_store(&error))?;
+    let goes: Vec<_> = to_delete(&found, good, keep, Timestamp::now())
+        .into_iter()
+        .cloned()
+        .collect();
+    for old in &goes {
+        store.delete(&old.key).await.map_err(|error| of_store(&error))?;
+        info!("let go of {}", store.location(&old.key));
+        deleted.push(store.location(&old.key));
+    }
+    let kept: Vec<_> = found.into_iter().filter(|snapshot| !goes.contains(snapshot)).collect();
+    let segments: Vec<_> = store
+        .list(&names::changes(path))
+        .try_filter_map(|entry| std::future::ready(Ok(names::read_segment(path, &entry.key))))
+        .try_collect()
+        .await
+        .map_err(|error| of_store(&error))?;
+    for old in segments_to_delete(&segments, &kept) {
+        store.delete(&old.key).await.map_err(|error| of_store(&error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! A data directory from a backup. It appears whole under its name or not at all.
+
+use std::path::{Path, PathBuf};
+
+use stateward_api::agent::{Failure, Inspected, RestoreTask};
+use stateward_store::names;
+use tracing::info;
+
+use crate::Folders;
+use crate::failure::{corrupt, failure, of_io, of_store};
+use crate::inspect::inspected;
+use crate::place::Opening;
+use crate::stop::Stop;
+use crate::tool::{self, Restoring};
+
+pub(crate) async fn run(task: &RestoreTask, folders: &Folders, stop: &Stop) -> Result<Inspected, Failure> {
+    let data_dir = PathBuf::from(&task.data_dir);
+    let done = Inspected {
+        location: task.location.clone(),
+        sha256: task.sha256.clone(),
+        ..Inspected::default()
+    };
+    if data_dir.exists() {
+        info!("{} is there already: nothing to do", data_dir.display());
+        return Ok(done);
+    }
+    let opening = Opening::new(&task.place, folders)?;
+    let (restoring, fetched) = (beside(&data_dir, ".restoring"), beside(&data_dir, ".fetched"));
+    clear(&restoring)?;
+    clear(&fetched)?;
+    let made = stop.guard(make(task, folders, &opening, &restoring, &fetched)).await;
+    let gone = clear(&fetched);
+    let made = match made {
+        Ok(made) => made,
+        Err(failure) => {
+            clear(&restoring)?;
+            return Err(failure);
+        }
+    };
+    gone?;
+    sync_and_rename(&restoring, &data_dir).map_err(|error| of_io(&error, "putting the data directory in its place"))?;
+    info!("{} is made", data_dir.display());
+    Ok(made)
+}
+
+async fn make(
+    task: &RestoreTask,
+    folders: &Folders,
+    opening: &Opening,
+    restoring: &Path,
+    fetched: &Path,
+) -> Result<Inspected, Failure> {
+    if task.restore_to.is_some() {
+        return Err(failure(
+            "NotKnown",
+            "this version of the agent cannot restore to a point",
+            false,
+        ));
+    }
+    let key = opening.store.key_of(&task.location).map_err(|error| of_store(&error))?;
+    if let Some(parent) = fetched.parent() {
+        std::fs::create_dir_all(parent).map_err(|error| of_io(&error, "making the folder of the data directory"))?;
+    }
+    info!("fetching {}", task.location);
+    let entry = opening.store.head(&key).await.map_err(|error| of_store(&error))?;
+    let proof = opening.read_through(&key, Some(fetched)).await?;
+    if proof.sha256() != task.sha256.to_lowercase() {
+        return Err(corrupt(&task.location, "it is not the one that was proven"));
+    }
+    info!(
+        "restoring revision {} raised by {}",
+        proof.opened.revision(),
+        task.revision_bump
+    );
+    let what = Restoring {
+        snapshot: fetched,
+        data_dir: restoring,
+        member: &task.member,
+        peer_url: &task.peer_url,
+        token: &task.token,
+        revision_bump: task.revision_bump,
+    };
+    tool::restore(&what, folders.path.as_ref()).await?;
+    let taken = names::read_snapshot(opening.store.key(), &key).map_or(entry.modified, |named| named.time);
+    Ok(inspected(opening, &key, &proof, taken))
+}
+
+/// A neighbour in the same folder, so that renaming is one step.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(suffix);
+    path.with_file_name(name)
+}
+
+fn clear(path: &Path) -> Result<(), Failure> {
+    let gone = if path.is_dir() {
+        std::fs::remove_dir_all(path)
+    } else {
+        std::fs::remove_file(path)
+    };
+    match gone {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(of_io(&error, &format!("removing {}", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// After a power cut the name must not be there without the content.
+fn sync_and_rename(from: &Path, to: &Path) -> std::io::Result<()> {
+    fn sync(path: &Path) -> std::io::Result<()> {
+        if path.is_dir() {
+            for entry in std::fs::read_dir(path)? {
+                sync(&entry?.path())?;
+            }
+        }
+        std::fs::File::open(path)?.sync_all()
+    }
+    sync(from)?;
+    std::fs::rename(from, to)?;
+    match to.parent() {
+        Some(parent) => std::fs::File::open(parent)?.sync_all(),
+        None => Ok(()),
+    }
+}

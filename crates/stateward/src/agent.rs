@@ -1,0 +1,56 @@
+//! `stateward agent`: what Stateward's own pods run. Told by their environment, heard by their last words.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use stateward_agent::{Folders, Stop};
+use stateward_api::agent::{Mounts, OUTCOME, Outcome, TASK, TERMINATION_LOG, Task};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::logging;
+
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// Do the task in the environment variable STATEWARD_TASK
+    Run,
+    /// Copy this program to where a container of another image finds it
+    Install {
+        /// The folder
+        #[arg(default_value = Mounts::TOOLS)]
+        folder: PathBuf,
+    },
+}
+
+pub(crate) async fn run(verb: Verb) -> Result<()> {
+    logging::to_stderr("info");
+    match verb {
+        Verb::Install { folder } => {
+            stateward_agent::install(&folder).with_context(|| format!("cannot install into {}", folder.display()))
+        }
+        Verb::Run => work().await,
+    }
+}
+
+async fn work() -> Result<()> {
+    let text = std::env::var(TASK).with_context(|| format!("{TASK} is not set: pods of Stateward run this"))?;
+    let task: Task = serde_json::from_str(&text).with_context(|| format!("{TASK} holds no task"))?;
+    let stop = Stop::default();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let told = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        told.interrupt();
+    });
+    let outcome = stateward_agent::run(task, &Folders::default(), &stop).await;
+    let file = std::env::var_os(OUTCOME).map_or_else(|| TERMINATION_LOG.into(), PathBuf::from);
+    stateward_agent::write(&outcome, &file).with_context(|| format!("cannot write {}", file.display()))?;
+    match outcome {
+        Outcome::Failed(failure) => bail!("{}: {}", failure.reason, failure.message),
+        _ => Ok(()),
+    }
+}
