@@ -3,7 +3,6 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use futures::TryStreamExt;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::agent::{BackedUp, BackupTask, Failure};
@@ -14,7 +13,9 @@ use stateward_store::{names, pack};
 use tracing::{info, warn};
 
 use crate::Folders;
+use crate::chain;
 use crate::failure::{corrupt, failure, of_etcd, of_key, of_put, of_snapshot, of_store};
+use crate::inspect::snapshots;
 use crate::place::{Opening, Proof, hex};
 use crate::source::{Member, best};
 use crate::stop::Stop;
@@ -142,12 +143,7 @@ async fn ask_source(member: &Member, proof: &Proof) -> (Option<i64>, String) {
 async fn let_go(opening: &Opening, good: &str, keep: Keep, deleted: &mut Vec<String>) -> Result<(), Failure> {
     let store = &opening.store;
     let path = store.key();
-    let found: Vec<_> = store
-        .list(&names::snapshots(path))
-        .try_filter_map(|entry| std::future::ready(Ok(names::read_snapshot(path, &entry.key))))
-        .try_collect()
-        .await
-        .map_err(|error| of_store(&error))?;
+    let found = snapshots(store).await?;
     let goes: Vec<_> = to_delete(&found, good, keep, Timestamp::now())
         .into_iter()
         .cloned()
@@ -158,14 +154,9 @@ async fn let_go(opening: &Opening, good: &str, keep: Keep, deleted: &mut Vec<Str
         deleted.push(store.location(&old.key));
     }
     let kept: Vec<_> = found.into_iter().filter(|snapshot| !goes.contains(snapshot)).collect();
-    let segments: Vec<_> = store
-        .list(&names::changes(path))
-        .try_filter_map(|entry| std::future::ready(Ok(names::read_segment(path, &entry.key))))
-        .try_collect()
-        .await
-        .map_err(|error| of_store(&error))?;
+    let segments = chain::segments(store).await?;
     for old in segments_to_delete(&segments, &kept) {
-        store.delete(&old.key).await.map_err(|error| of_store(&error))?;
+        store.delete(&old.key(path)).await.map_err(|error| of_store(&error))?;
     }
     Ok(())
 }

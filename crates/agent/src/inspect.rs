@@ -4,11 +4,13 @@ use futures::TryStreamExt;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::agent::{Failure, InspectTask, Inspected};
+use stateward_api::etcd_restore::RestoreTo;
 use stateward_store::Store;
 use stateward_store::names::{self, Snapshot};
 use tracing::{info, warn};
 
 use crate::Folders;
+use crate::chain;
 use crate::failure::{failure, of_store};
 use crate::place::{Opening, Proof};
 use crate::stop::Stop;
@@ -20,6 +22,9 @@ pub(crate) async fn run(task: &InspectTask, folders: &Folders, stop: &Stop) -> R
 
 async fn find(task: &InspectTask, opening: &Opening) -> Result<Inspected, Failure> {
     let store = &opening.store;
+    if let Some(to) = &task.restore_to {
+        return before(task, to, opening).await;
+    }
     if let Some(location) = &task.location {
         let key = store.key_of(location).map_err(|error| of_store(&error))?;
         return one(opening, &key).await;
@@ -111,5 +116,68 @@ async fn latest(opening: &Opening) -> Result<Inspected, Failure> {
             format!("there is no periodic backup of {path}: correct the path, or leave latest out"),
             false,
         ),
+    })
+}
+
+/// The newest good snapshot from which the streamed changes lead to a point.
+async fn before(task: &InspectTask, to: &RestoreTo, opening: &Opening) -> Result<Inspected, Failure> {
+    let store = &opening.store;
+    let candidates: Vec<Snapshot> = match &task.location {
+        Some(location) => vec![named(store, &store.key_of(location).map_err(|error| of_store(&error))?).await?],
+        None => {
+            let mut found = snapshots(store).await?;
+            if found.is_empty() {
+                found.push(named(store, store.key()).await?);
+            }
+            found
+        }
+    };
+    let begun_before = |snapshot: &&Snapshot| match (to.revision, &to.time) {
+        (Some(revision), _) => snapshot.revision <= revision,
+        (None, Some(time)) => snapshot.time <= time.0,
+        (None, None) => true,
+    };
+    let all = chain::segments(store).await?;
+    let mut problem = None;
+    for snapshot in candidates.iter().rev().filter(begun_before) {
+        let proof = match opening.read_through(&snapshot.key, None).await {
+            Ok(proof) => proof,
+            Err(bad) if bad.reason == "BackupCorrupt" || bad.reason == "BackupMissing" => {
+                warn!("passed over: {}", bad.message);
+                problem.get_or_insert(bad);
+                continue;
+            }
+            Err(other) => return Err(other),
+        };
+        match chain::way(opening, &all, proof.opened.revision(), to).await {
+            Ok(Some(way)) => {
+                return Ok(Inspected {
+                    revision: way.revision,
+                    ..inspected(opening, &snapshot.key, &proof, snapshot.time)
+                });
+            }
+            Ok(None) => {}
+            // An older snapshot may have changes behind it that lead further: a gap can lie between.
+            Err(missing) if missing.reason == "PointMissing" => problem = problem.or(Some(missing)),
+            Err(other) => return Err(other),
+        }
+    }
+    Err(problem.unwrap_or_else(|| {
+        let path = store.location(store.key());
+        let message = format!("there is no backup of {path} from before that point: choose a later one");
+        failure("PointMissing", message, false)
+    }))
+}
+
+/// A snapshot by its key: what its name says, or for any other name what the store knows.
+async fn named(store: &Store, key: &str) -> Result<Snapshot, Failure> {
+    if let Some(named) = names::read_snapshot(store.key(), key) {
+        return Ok(named);
+    }
+    let entry = store.head(key).await.map_err(|error| of_store(&error))?;
+    Ok(Snapshot {
+        time: entry.modified,
+        revision: 0,
+        key: key.to_owned(),
     })
 }

@@ -5,24 +5,32 @@
 //! data directory that looks complete.
 
 mod backup;
+mod chain;
 mod delete;
 mod failure;
+mod follow;
 mod inspect;
+mod member;
 mod outcome;
 mod place;
+mod progress;
+mod prove;
+mod replay;
 mod restore;
+mod segment;
 mod source;
 mod stop;
 mod tool;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use stateward_api::agent::{Failure, Mounts, Outcome, Task};
+use stateward_api::agent::{Mounts, Outcome, PROGRESS_PORT, Task};
 
 pub use outcome::{install, write};
 pub use stop::Stop;
 
-/// Where the pod's mounts are. Elsewhere only in tests.
+/// Where the pod's mounts are (elsewhere only in tests), and what else its environment says.
 #[derive(Clone, Debug)]
 pub struct Folders {
     /// The secret of the store.
@@ -37,6 +45,8 @@ pub struct Folders {
     pub scratch: PathBuf,
     /// Where etcd's programs are looked for, as in `PATH`. Not set: the environment's.
     pub path: Option<std::ffi::OsString>,
+    /// Where an agent that works for long says how far it is.
+    pub listen: SocketAddr,
 }
 
 impl Default for Folders {
@@ -48,6 +58,7 @@ impl Default for Folders {
             claim: Mounts::CLAIM.into(),
             scratch: Mounts::SCRATCH.into(),
             path: None,
+            listen: SocketAddr::from(([0, 0, 0, 0], PROGRESS_PORT)),
         }
     }
 }
@@ -60,11 +71,10 @@ pub async fn run(task: Task, folders: &Folders, stop: &Stop) -> Outcome {
             Task::Inspect(task) => inspect::run(&task, folders, stop).await.map(Outcome::Inspected),
             Task::Restore(task) => restore::run(&task, folders, stop).await.map(Outcome::Restored),
             Task::Delete(task) => delete::run(&task, folders, stop).await.map(|()| Outcome::Deleted),
-            Task::Prove(_) | Task::Follow(_) => Err(Failure {
-                reason: "NotKnown".into(),
-                message: "this version of the agent cannot do that".into(),
-                retry: false,
-            }),
+            Task::Prove(task) => prove::run(&task, folders, stop).await.map(Outcome::Proven),
+            Task::Follow(task) => follow::run(&task, folders, stop)
+                .await
+                .and_then(|()| Err(stop.failure())),
         }
     };
     match stop.bounded(work).await {

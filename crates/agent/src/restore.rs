@@ -3,15 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use stateward_api::agent::{Failure, Inspected, RestoreTask};
+use stateward_api::etcd_restore::RestoreTo;
 use stateward_store::names;
 use tracing::info;
 
 use crate::Folders;
+use crate::chain;
 use crate::failure::{corrupt, failure, of_io, of_store};
 use crate::inspect::inspected;
 use crate::place::Opening;
+use crate::replay::replay;
 use crate::stop::Stop;
 use crate::tool::{self, Restoring};
+
+/// Beside what is fetched: room for a scratch member, and its snapshot.
+const SCRATCH: &str = ".scratch";
+const REPLAYED: &str = ".replayed";
 
 pub(crate) async fn run(task: &RestoreTask, folders: &Folders, stop: &Stop) -> Result<Inspected, Failure> {
     let data_dir = PathBuf::from(&task.data_dir);
@@ -26,18 +33,19 @@ pub(crate) async fn run(task: &RestoreTask, folders: &Folders, stop: &Stop) -> R
     }
     let opening = Opening::new(&task.place, folders)?;
     let (restoring, fetched) = (beside(&data_dir, ".restoring"), beside(&data_dir, ".fetched"));
-    clear(&restoring)?;
-    clear(&fetched)?;
+    let left_behind = [
+        restoring.clone(),
+        fetched.clone(),
+        beside(&fetched, SCRATCH),
+        beside(&fetched, REPLAYED),
+    ];
+    left_behind.iter().try_for_each(|path| clear(path))?;
     let made = stop.guard(make(task, folders, &opening, &restoring, &fetched)).await;
-    let gone = clear(&fetched);
-    let made = match made {
-        Ok(made) => made,
-        Err(failure) => {
-            clear(&restoring)?;
-            return Err(failure);
-        }
-    };
-    gone?;
+    if made.is_err() {
+        clear(&restoring)?;
+    }
+    left_behind[1..].iter().try_for_each(|path| clear(path))?;
+    let made = made?;
     sync_and_rename(&restoring, &data_dir).map_err(|error| of_io(&error, "putting the data directory in its place"))?;
     info!("{} is made", data_dir.display());
     Ok(made)
@@ -50,13 +58,6 @@ async fn make(
     restoring: &Path,
     fetched: &Path,
 ) -> Result<Inspected, Failure> {
-    if task.restore_to.is_some() {
-        return Err(failure(
-            "NotKnown",
-            "this version of the agent cannot restore to a point",
-            false,
-        ));
-    }
     let key = opening.store.key_of(&task.location).map_err(|error| of_store(&error))?;
     if let Some(parent) = fetched.parent() {
         std::fs::create_dir_all(parent).map_err(|error| of_io(&error, "making the folder of the data directory"))?;
@@ -67,11 +68,12 @@ async fn make(
     if proof.sha256() != task.sha256.to_lowercase() {
         return Err(corrupt(&task.location, "it is not the one that was proven"));
     }
-    info!(
-        "restoring revision {} raised by {}",
-        proof.opened.revision(),
-        task.revision_bump
-    );
+    let mut revision = proof.opened.revision();
+    if let Some(to) = &task.restore_to {
+        let wanted = (to, revision);
+        revision = reach(opening, wanted, fetched, folders).await?;
+    }
+    info!("restoring revision {revision} raised by {}", task.revision_bump);
     let what = Restoring {
         snapshot: fetched,
         data_dir: restoring,
@@ -82,7 +84,32 @@ async fn make(
     };
     tool::restore(&what, folders.path.as_ref()).await?;
     let taken = names::read_snapshot(opening.store.key(), &key).map_or(entry.modified, |named| named.time);
-    Ok(inspected(opening, &key, &proof, taken))
+    Ok(Inspected {
+        revision,
+        ..inspected(opening, &key, &proof, taken)
+    })
+}
+
+/// Brings the snapshot in `fetched` forward to a point. Returns its new revision.
+async fn reach(
+    opening: &Opening,
+    (to, revision): (&RestoreTo, i64),
+    fetched: &Path,
+    folders: &Folders,
+) -> Result<i64, Failure> {
+    let all = chain::segments(&opening.store).await?;
+    let way = chain::way(opening, &all, revision, to).await?;
+    let way = way.ok_or_else(|| {
+        let message = "the backup lies behind the point to restore to: choose an older one";
+        failure("PointMissing", message, false)
+    })?;
+    if way.revision > revision {
+        let (room, replayed) = (beside(fetched, SCRATCH), beside(fetched, REPLAYED));
+        let path = folders.path.as_ref();
+        replay(opening, &way, (fetched, revision), &replayed, (&room, path)).await?;
+        std::fs::rename(&replayed, fetched).map_err(|error| of_io(&error, "keeping the replayed snapshot"))?;
+    }
+    Ok(way.revision)
 }
 
 /// A neighbour in the same folder, so that renaming is one step.

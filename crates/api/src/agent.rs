@@ -18,6 +18,9 @@ pub const OUTCOME: &str = "STATEWARD_OUTCOME";
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 /// The port on which an agent that works for long says how far it is: `GET /progress` answers [`Progress`].
 pub const PROGRESS_PORT: u16 = 2390;
+/// The environment variable with the address to answer `GET /progress` on, as `0.0.0.0:2390`, which is also the default.
+/// Set it: where pods share a network stack, the node writes the pod's own address in its place.
+pub const LISTEN: &str = "STATEWARD_LISTEN";
 
 /// Where a pod's manifest mounts what a task needs. All are optional but for the task that needs them.
 pub struct Mounts;

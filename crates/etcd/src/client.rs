@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{Stream, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use http::uri::PathAndQuery;
 use prost::Message;
 use stateward_plan::etcd::{Alarm, MemberId};
@@ -247,6 +247,41 @@ impl Client {
     /// Deletes keys: one, or up to `range_end`.
     pub async fn delete_range(&self, request: DeleteRangeRequest) -> Result<DeleteRangeResponse> {
         self.call("/etcdserverpb.KV/DeleteRange", request).await
+    }
+
+    /// Does several steps as one change.
+    pub async fn transaction(&self, steps: Vec<RequestOp>) -> Result<HeaderResponse> {
+        self.call("/etcdserverpb.KV/Txn", TxnRequest { success: steps }).await
+    }
+
+    /// Watches every key from a revision on. The stream has no end but an error or the server's cancellation; the request
+    /// timeout bounds only its beginning.
+    pub async fn watch_all(
+        &self,
+        from_revision: i64,
+    ) -> Result<impl Stream<Item = Result<WatchResponse>> + Send + use<>> {
+        let create = WatchCreateRequest {
+            key: vec![0],
+            range_end: vec![0],
+            start_revision: from_revision,
+            progress_notify: true,
+        };
+        let request = WatchRequest { create: Some(create) };
+        // Closing our side would end the watch.
+        let requests = futures::stream::once(std::future::ready(request)).chain(futures::stream::pending());
+        let patience = self.timeouts.request;
+        let open = async {
+            let mut grpc = self.grpc();
+            grpc.ready().await.map_err(|error| unreachable(&error))?;
+            let codec: ProstCodec<WatchRequest, WatchResponse> = ProstCodec::default();
+            let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
+            let response = grpc.streaming(Request::new(requests), path, codec).await?;
+            Ok::<_, Error>(response.into_inner())
+        };
+        let responses = tokio::time::timeout(patience, open)
+            .await
+            .map_err(|_| Error::TimedOut(format!("{} began no watch within {patience:?}", self.address)))??;
+        Ok(responses.map_err(Error::from))
     }
 
     /// Forgets the history before a revision; `physical` answers only when the space can be used again.

@@ -242,6 +242,9 @@ pub struct KeyValue {
     pub mod_revision: i64,
     #[prost(bytes = "vec", tag = "5")]
     pub value: Vec<u8>,
+    /// Zero: none.
+    #[prost(int64, tag = "6")]
+    pub lease: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -287,4 +290,78 @@ pub struct CompactionRequest {
     /// Answer only when the space is really free for reuse.
     #[prost(bool, tag = "2")]
     pub physical: bool,
+}
+
+/// One step of a transaction.
+#[derive(Clone, PartialEq, Message)]
+pub struct RequestOp {
+    #[prost(oneof = "Operation", tags = "2, 3")]
+    pub operation: Option<Operation>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Operation {
+    #[prost(message, tag = "2")]
+    Put(PutRequest),
+    #[prost(message, tag = "3")]
+    DeleteRange(DeleteRangeRequest),
+}
+
+/// A transaction without a condition.
+#[derive(Clone, PartialEq, Message)]
+pub struct TxnRequest {
+    #[prost(message, repeated, tag = "2")]
+    pub success: Vec<RequestOp>,
+}
+
+/// The first and only message of a watch of ours.
+#[derive(Clone, PartialEq, Message)]
+pub struct WatchRequest {
+    #[prost(message, optional, tag = "1")]
+    pub create: Option<WatchCreateRequest>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct WatchCreateRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub range_end: Vec<u8>,
+    #[prost(int64, tag = "3")]
+    pub start_revision: i64,
+    #[prost(bool, tag = "4")]
+    pub progress_notify: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum EventType {
+    Put = 0,
+    Delete = 1,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Event {
+    #[prost(enumeration = "EventType", tag = "1")]
+    pub kind: i32,
+    #[prost(message, optional, tag = "2")]
+    pub kv: Option<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct WatchResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(bool, tag = "3")]
+    pub created: bool,
+    #[prost(bool, tag = "4")]
+    pub canceled: bool,
+    /// Set when the start lies in compacted history.
+    #[prost(int64, tag = "5")]
+    pub compact_revision: i64,
+    #[prost(string, tag = "6")]
+    pub cancel_reason: String,
+    /// All events of one revision come together.
+    #[prost(message, repeated, tag = "11")]
+    pub events: Vec<Event>,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use stateward_agent::{Folders, Stop};
-use stateward_api::agent::{Mounts, OUTCOME, Outcome, TASK, TERMINATION_LOG, Task};
+use stateward_api::agent::{LISTEN, Mounts, OUTCOME, Outcome, TASK, TERMINATION_LOG, Task};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::logging;
@@ -46,7 +46,13 @@ async fn work() -> Result<()> {
         }
         told.interrupt();
     });
-    let outcome = stateward_agent::run(task, &Folders::default(), &stop).await;
+    let mut folders = Folders::default();
+    if let Ok(listen) = std::env::var(LISTEN) {
+        folders.listen = listen
+            .parse()
+            .with_context(|| format!("{LISTEN} is no address with a port"))?;
+    }
+    let outcome = stateward_agent::run(task, &folders, &stop).await;
     let file = std::env::var_os(OUTCOME).map_or_else(|| TERMINATION_LOG.into(), PathBuf::from);
     stateward_agent::write(&outcome, &file).with_context(|| format!("cannot write {}", file.display()))?;
     match outcome {

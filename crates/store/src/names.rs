@@ -19,7 +19,7 @@ pub struct Snapshot {
 }
 
 /// A stretch of changes, read from its name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Segment {
     /// The first revision it covers.
     pub first: i64,
@@ -27,8 +27,14 @@ pub struct Segment {
     pub last: i64,
     /// When the last one was seen.
     pub time: Timestamp,
-    /// The key.
-    pub key: String,
+}
+
+impl Segment {
+    /// Its key. Numbers are padded, so that names sort as revisions do.
+    pub fn key(&self, path: &str) -> String {
+        let Self { first, last, time } = self;
+        format!("{}{first:020}-{last:020}_{}", changes(path), time.as_millisecond())
+    }
 }
 
 /// The key of a periodic snapshot.
@@ -62,11 +68,6 @@ pub fn changes(path: &str) -> String {
     format!("{path}_changes/")
 }
 
-/// The key of a segment. Numbers are padded, so that names sort as revisions do.
-pub fn segment(path: &str, first: i64, last: i64, time: Timestamp) -> String {
-    format!("{}{first:020}-{last:020}_{}", changes(path), time.as_millisecond())
-}
-
 /// Reads the name of a segment of a path; none for any other file.
 pub fn read_segment(path: &str, key: &str) -> Option<Segment> {
     let (revisions, time) = key.strip_prefix(&changes(path))?.split_once('_')?;
@@ -75,9 +76,8 @@ pub fn read_segment(path: &str, key: &str) -> Option<Segment> {
         first: first.parse().ok()?,
         last: last.parse().ok()?,
         time: Timestamp::from_millisecond(time.parse().ok()?).ok()?,
-        key: key.to_owned(),
     };
-    (found.first <= found.last && segment(path, found.first, found.last, found.time) == key).then_some(found)
+    (found.first <= found.last && found.key(path) == key).then_some(found)
 }
 
 /// The file that says up to when nothing else happened: the only one that is written again and again.
@@ -111,8 +111,8 @@ mod tests {
     #[test]
     fn segments_sort_by_revision() {
         let time = Timestamp::from_millisecond(1_700_000_000_123).expect("a time");
-        let early = segment("p", 9, 99, time);
-        let late = segment("p", 100, 100, time);
+        let segment = |first, last| Segment { first, last, time }.key("p");
+        let (early, late) = (segment(9, 99), segment(100, 100));
         assert!(early < late);
         let read = read_segment("p", &early).expect("a segment");
         assert_eq!((read.first, read.last, read.time), (9, 99, time));

@@ -101,7 +101,6 @@ mod tests {
             first,
             last,
             time: Timestamp::UNIX_EPOCH,
-            key: format!("{first}"),
         };
         let segments = [segment(1, 10), segment(11, 20), segment(21, 30)];
         let kept = [at(5, 20), at(9, 28)];

@@ -4,6 +4,7 @@
 #[path = "../../../etcd/tests/support/mod.rs"]
 mod etcd;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 pub(crate) use etcd::{Etcd, Program, free_port, programs, until};
@@ -19,11 +20,17 @@ pub(crate) fn newest() -> Program {
     programs().pop().expect("an etcd")
 }
 
-/// The program whose tools restore for a server: its own, or the oldest that can raise the revision.
+/// The program whose tools restore for a server: what the planner names, or else what is at hand and can raise revisions.
 pub(crate) fn tool_for(program: &Program) -> Program {
     let wanted = stateward_plan::etcd::facts::restore_tool_version(&program.version);
-    let found = programs().into_iter().find(|program| program.version == wanted);
-    found.unwrap_or_else(|| panic!("etcd {wanted} is needed to restore {}", program.version))
+    let mut able: Vec<Program> = programs()
+        .into_iter()
+        .filter(|program| program.version.at_least(3, 5, 10))
+        .collect();
+    able.sort_by_key(|program| program.version != wanted);
+    able.into_iter()
+        .next()
+        .expect("an etcd of 3.5.10 or later: run ./x setup")
 }
 
 pub(crate) fn url(etcd: &Etcd) -> String {
@@ -90,6 +97,7 @@ impl Ground {
             claim: folder("claim"),
             scratch: folder("scratch"),
             path: Some(tools),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         };
         let place = Place {
             store: StoreBlocks {
@@ -118,6 +126,22 @@ impl Ground {
 
     pub(crate) fn set_store(&mut self, store: StoreBlocks) {
         self.place.store = store;
+    }
+
+    /// Chooses where a follower says how far it is.
+    pub(crate) fn listen(&mut self) -> SocketAddr {
+        self.folders.listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        self.folders.listen
+    }
+
+    /// The same with the tools of another version.
+    pub(crate) fn with_tools<'a>(&'a self, tools: &Program) -> WithTools<'a> {
+        let path = tools.path.parent().map(|folder| folder.as_os_str().to_owned());
+        let folders = Folders {
+            path,
+            ..self.folders.clone()
+        };
+        WithTools { _ground: self, folders }
     }
 
     pub(crate) fn folders(&self) -> &Folders {
@@ -180,10 +204,18 @@ impl Ground {
             peer_url: "http://127.0.0.1:2380".into(),
             token: "restored".into(),
         };
-        let folders = Folders {
-            path: tools.path.parent().map(|folder| folder.as_os_str().to_owned()),
-            ..self.folders.clone()
-        };
-        run(Task::Restore(task), &folders, &Stop::default()).await
+        self.with_tools(tools).run(Task::Restore(task)).await
+    }
+}
+
+/// A ground with other tools.
+pub(crate) struct WithTools<'a> {
+    _ground: &'a Ground,
+    folders: Folders,
+}
+
+impl WithTools<'_> {
+    pub(crate) async fn run(&self, task: Task) -> Outcome {
+        run(task, &self.folders, &Stop::default()).await
     }
 }

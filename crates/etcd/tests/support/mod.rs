@@ -1,4 +1,5 @@
 //! Real etcd processes on loopback ports, ended with the test.
+#![allow(dead_code, reason = "each test program takes what it needs")]
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -128,7 +129,6 @@ impl Etcd {
     }
 
     /// A member that starts from a data directory of the name `m1` that was made elsewhere.
-    #[allow(dead_code, reason = "other crates' tests use this")]
     pub(crate) fn on(program: &Program, data: PathBuf) -> Self {
         let port = free_port();
         let initial = format!("m1=http://127.0.0.1:{port}");

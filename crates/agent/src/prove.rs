@@ -1,0 +1,86 @@
+//! The proof by restoring: a scratch member made of the backup must hold what the record says.
+
+use std::path::Path;
+
+use stateward_api::agent::{Failure, ProveTask, Proven};
+use stateward_api::etcd_backup::Verify;
+use stateward_etcd::messages::RangeRequest;
+use tracing::info;
+
+use crate::Folders;
+use crate::failure::{corrupt, of_etcd, of_io, of_store};
+use crate::member::Scratch;
+use crate::place::Opening;
+use crate::stop::Stop;
+
+pub(crate) async fn run(task: &ProveTask, folders: &Folders, stop: &Stop) -> Result<Proven, Failure> {
+    let opening = Opening::new(&task.place, folders)?;
+    let room = room(&folders.scratch)?;
+    stop.guard(prove(task, folders, &opening, room.path())).await
+}
+
+/// A folder in the scratch volume that goes when the work is done.
+pub(crate) fn room(scratch: &Path) -> Result<tempfile::TempDir, Failure> {
+    tempfile::Builder::new()
+        .prefix("agent-")
+        .tempdir_in(scratch)
+        .map_err(|error| of_io(&error, &format!("making room in {}", scratch.display())))
+}
+
+async fn prove(task: &ProveTask, folders: &Folders, opening: &Opening, room: &Path) -> Result<Proven, Failure> {
+    let record = &task.record;
+    let location = record.location.as_str();
+    let key = opening.store.key_of(location).map_err(|error| of_store(&error))?;
+    let file = room.join("snapshot");
+    let proof = opening.read_through(&key, Some(&file)).await?;
+    if proof.sha256() != record.sha256.to_lowercase() {
+        return Err(corrupt(location, "its SHA-256 is not the recorded one"));
+    }
+    let scratch = Scratch::from_snapshot(&file, room, folders.path.as_ref()).await?;
+    let revision = proof.opened.revision();
+    let request = RangeRequest {
+        key: vec![0],
+        range_end: vec![0],
+        revision,
+        count_only: true,
+        ..RangeRequest::default()
+    };
+    let here = |error: stateward_etcd::Error| of_etcd(&error, "the scratch member");
+    let keys = scratch.client.range(request).await.map_err(here)?.count;
+    let status = scratch.client.status().await.map_err(here)?;
+    let hash = scratch
+        .client
+        .hash_kv(revision)
+        .await
+        .map_or(String::new(), |answer| format!("{:08x}", answer.hash));
+    scratch.end().await;
+    info!(
+        "the scratch member of {} has {keys} keys at revision {revision}, hash {hash}",
+        status.version
+    );
+    if record.keys.is_some_and(|recorded| recorded != keys) {
+        let recorded = record.keys.unwrap_or_default();
+        return Err(corrupt(
+            location,
+            format!("restored, it has {keys} keys where the cluster had {recorded}"),
+        ));
+    }
+    // Another minor version may hash in another way.
+    let same_minor = minor(&status.version) == minor(&record.etcd_version);
+    if same_minor && !hash.is_empty() && !record.key_hash.is_empty() && hash != record.key_hash {
+        let recorded = &record.key_hash;
+        return Err(corrupt(
+            location,
+            format!("restored, its keys hash to {hash} where the cluster's did to {recorded}"),
+        ));
+    }
+    Ok(Proven {
+        verified: Verify::Restore,
+        keys,
+        key_hash: hash,
+    })
+}
+
+fn minor(version: &str) -> Vec<&str> {
+    version.split('.').take(2).collect()
+}
