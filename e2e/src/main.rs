@@ -1,6 +1,7 @@
 //! The end-to-end suite: each scenario is written once, against a kubeconfig and a small set of faults, and runs on the
 //! embedded and on a real Kubernetes. Run it with `./x e2e` or `./x kube test`.
 
+mod bench;
 mod ground;
 mod log;
 mod scenarios;
@@ -31,6 +32,9 @@ struct Options {
     /// Only those that matter most
     #[arg(long)]
     smoke: bool,
+    /// Measure what the operator needs against the same objects made by hand, instead of running scenarios
+    #[arg(long)]
+    bench: bool,
     /// Only list them
     #[arg(long)]
     list: bool,
@@ -104,6 +108,9 @@ async fn suite(options: Options) -> Result<()> {
         }
         Where::Real => Arc::new(ground::real::Real::connect(options.xtask.clone(), versions).await?),
     };
+    if options.bench {
+        return bench::run(&ground).await;
+    }
     let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
     let all = Instant::now();
     for _ in 0..options.repeat.max(1) {

@@ -80,14 +80,19 @@ impl Test {
         self.clusters()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await?;
+        self.pods_gone().await?;
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        namespaces.delete(&self.namespace, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Waits until no pod is left in the namespace.
+    pub(crate) async fn pods_gone(&self) -> Result<()> {
         until("the pods to go away", 90, async || {
             let left = self.pods().list(&ListParams::default()).await?.items.len();
             Ok((left == 0).then_some(()))
         })
-        .await?;
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        namespaces.delete(&self.namespace, &DeleteParams::default()).await?;
-        Ok(())
+        .await
     }
 
     /// The clusters of the namespace.

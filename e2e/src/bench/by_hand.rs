@@ -1,0 +1,244 @@
+//! The baseline: the same pods, claims and services made by a script, with the same procedure and without any operator.
+//! The script knows what it does, so it looks at nothing but what it waits for.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures::future::{try_join, try_join_all};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use kube::api::{DeleteParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use stateward_api::{EtcdCluster, EtcdVersion, names};
+use stateward_etcd::Client;
+use stateward_plan::etcd::{Intent, Launch, MemberId, MemberName, TlsStage, manifests};
+
+use crate::test::{Test, is_ready};
+use crate::wait::until;
+
+/// How long any one step of the script may take.
+const PATIENCE: u64 = 120;
+
+/// A cluster that a script makes.
+pub(crate) struct ByHand<'a> {
+    test: &'a Test,
+    cluster: EtcdCluster,
+    intent: Intent,
+    version: EtcdVersion,
+    members: Vec<MemberName>,
+}
+
+impl<'a> ByHand<'a> {
+    pub(crate) fn new(test: &'a Test, name: &str, size: usize, version: &str) -> Result<Self> {
+        let object = json!({
+            "apiVersion": "etcd.database.coreos.com/v1beta2",
+            "kind": "EtcdCluster",
+            "metadata": {"name": name, "namespace": test.namespace, "uid": format!("by-hand-{name}")},
+            "spec": {"size": size, "version": version},
+        });
+        let cluster: EtcdCluster = serde_json::from_value(object)?;
+        let intent = Intent::of(&cluster, false).map_err(|refused| anyhow::anyhow!("{refused:?}"))?;
+        let members = (0..size).map(|_| fresh(name)).collect();
+        Ok(Self {
+            test,
+            intent,
+            members,
+            version: version.parse()?,
+            cluster,
+        })
+    }
+
+    /// All members at once, each knowing all.
+    pub(crate) async fn parallel(&self) -> Result<()> {
+        let all = self.members.iter().map(|member| {
+            let launch = Launch::Static {
+                token: self.cluster.name().to_owned(),
+                members: self.members.clone(),
+            };
+            self.start(member, launch)
+        });
+        try_join(self.services(), try_join_all(all)).await?;
+        self.serves().await
+    }
+
+    /// A first member, then the others as learners, one after another; where etcd allows, all are added first.
+    pub(crate) async fn seed_then_join(&self) -> Result<()> {
+        let (seed, others) = self.members.split_first().context("a cluster of none")?;
+        let launch = Launch::Seed {
+            token: self.cluster.name().to_owned(),
+        };
+        try_join(self.services(), self.start(seed, launch)).await?;
+        let first = self.answers(seed).await?;
+        let several = self.version >= "3.6.0".parse()?;
+        let mut list = vec![seed.clone()];
+        if several {
+            for member in others {
+                self.add(&first, member).await?;
+            }
+            list.extend_from_slice(others);
+        }
+        for member in others {
+            if !several {
+                self.add(&first, member).await?;
+                list.push(member.clone());
+            }
+            self.start(member, self.joining(&list)).await?;
+            self.answers(member).await?;
+            self.promote(&first, member).await?;
+        }
+        self.serves().await
+    }
+
+    /// What follows on the proof that a member's volume is lost: remove, add, start, promote.
+    pub(crate) async fn replace(&mut self, lost: &MemberName) -> Result<()> {
+        let survivor = self.members.iter().find(|member| *member != lost).cloned();
+        let survivor = self.answers(&survivor.context("no survivor")?).await?;
+        let id = self.id(&survivor, lost).await?;
+        survivor.member_remove(id).await?;
+        let (pods, claims) = (self.test.pods(), self.test.claims());
+        let (now, in_background) = (DeleteParams::default().grace_period(0), DeleteParams::default());
+        let claim = names::claim(&lost.0);
+        try_join(pods.delete(&lost.0, &now), claims.delete(&claim, &in_background)).await?;
+        let new = fresh(self.cluster.name());
+        self.members.retain(|member| member != lost);
+        self.add(&survivor, &new).await?;
+        self.members.push(new.clone());
+        self.start(&new, self.joining(&self.members)).await?;
+        self.answers(&new).await?;
+        self.promote(&survivor, &new).await?;
+        self.serves().await
+    }
+
+    /// Deletes a pod and makes it again as soon as its name is free.
+    pub(crate) async fn restart(&self, member: &MemberName) -> Result<()> {
+        self.test.delete_pod(&member.0).await?;
+        let pod = self.pod(member, &Launch::Sealed);
+        until("the old pod to be gone", PATIENCE, async || {
+            Ok(self.test.pods().get_opt(&member.0).await?.is_none().then_some(()))
+        })
+        .await?;
+        self.test.pods().create(&PostParams::default(), &pod).await?;
+        self.serves().await
+    }
+
+    pub(crate) fn members(&self) -> &[MemberName] {
+        &self.members
+    }
+
+    /// Everything is deleted; returns when the pods are gone.
+    pub(crate) async fn delete(&self) -> Result<()> {
+        for member in &self.members {
+            let _ = self.test.pods().delete(&member.0, &DeleteParams::default()).await;
+            let _ = self.test.claims().delete(&names::claim(&member.0), &DeleteParams::default()).await;
+        }
+        self.test.pods_gone().await
+    }
+
+    async fn services(&self) -> Result<()> {
+        let services: Api<Service> = Api::namespaced(self.test.client.clone(), &self.test.namespace);
+        let (mut peer, mut client) = (
+            manifests::peer_service(&self.cluster),
+            manifests::client_service(&self.cluster),
+        );
+        try_join(create(&services, &mut peer), create(&services, &mut client)).await?;
+        Ok(())
+    }
+
+    async fn start(&self, member: &MemberName, launch: Launch) -> Result<()> {
+        let mut claim: PersistentVolumeClaim = manifests::claim(&self.cluster, member);
+        let mut pod = self.pod(member, &launch);
+        let (claims, pods) = (self.test.claims(), self.test.pods());
+        try_join(create(&claims, &mut claim), create(&pods, &mut pod)).await?;
+        Ok(())
+    }
+
+    fn pod(&self, member: &MemberName, launch: &Launch) -> Pod {
+        let mut pod = manifests::pod(&self.cluster, &self.intent, member, launch, &self.version, TlsStage::Off);
+        pod.metadata.owner_references = None;
+        pod
+    }
+
+    fn joining(&self, list: &[MemberName]) -> Launch {
+        let url = |member: &MemberName| (member.clone(), self.intent.peer_url(member, false));
+        Launch::Join {
+            members: list.iter().map(url).collect(),
+        }
+    }
+
+    async fn answers(&self, member: &MemberName) -> Result<Client> {
+        until(&format!("{member} to answer"), PATIENCE, async || {
+            let pod = self.test.pods().get(&member.0).await?;
+            let client = self.test.etcd(&self.cluster, &pod).await?;
+            client.status().await?;
+            Ok(Some(client))
+        })
+        .await
+    }
+
+    /// etcd refuses for some seconds after each promotion; the script insists.
+    async fn add(&self, to: &Client, member: &MemberName) -> Result<()> {
+        let url = self.intent.peer_url(member, false);
+        insist("a learner to be added", async || {
+            to.member_add(&url, true).await.map(drop)
+        })
+        .await
+    }
+
+    async fn promote(&self, by: &Client, member: &MemberName) -> Result<()> {
+        let id = self.id(by, member).await?;
+        insist("a learner to be promoted", async || {
+            by.member_promote(id).await.map(drop)
+        })
+        .await
+    }
+
+    async fn id(&self, by: &Client, member: &MemberName) -> Result<MemberId> {
+        let url = self.intent.peer_url(member, false);
+        let list = by.member_list(false).await?.members;
+        let found = list.iter().find(|listed| listed.peer_urls.contains(&url));
+        Ok(MemberId(found.with_context(|| format!("{member} is not in the list"))?.id))
+    }
+
+    /// All pods are ready and all members vote.
+    async fn serves(&self) -> Result<()> {
+        until("the members to be ready and to vote", PATIENCE, async || {
+            let pods = self.test.pods_of(self.cluster.name()).await?;
+            let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+            if ready != self.members.len() {
+                bail!("{ready} of {} pods are ready", self.members.len());
+            }
+            let list = self.test.etcd(&self.cluster, &pods[0]).await?.member_list(false).await?;
+            let voters = list.members.iter().filter(|member| !member.is_learner).count();
+            Ok((voters == self.members.len()).then_some(()))
+        })
+        .await
+    }
+}
+
+fn fresh(cluster: &str) -> MemberName {
+    MemberName(names::member(cluster, rand::random()))
+}
+
+/// Nobody owns what a script makes: an owner that is not there would have it collected.
+async fn create<K>(api: &Api<K>, object: &mut K) -> Result<()>
+where
+    K: Resource<Scope = NamespaceResourceScope> + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
+{
+    object.meta_mut().owner_references = None;
+    api.create(&PostParams::default(), object).await?;
+    Ok(())
+}
+
+async fn insist(what: &str, ask: impl AsyncFn() -> stateward_etcd::Result<()>) -> Result<()> {
+    let deadline = std::time::Instant::now() + Duration::from_secs(PATIENCE);
+    loop {
+        match ask().await {
+            Ok(()) => return Ok(()),
+            Err(error) if std::time::Instant::now() > deadline => bail!("waited for {what}: {error}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Figures: what the operator needs, against the same objects made by hand, alternating in one run. A ratio says more
+//! than a time: both sides meet the same machine, the same Kubernetes and the same etcd.
+
+mod by_hand;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::future::try_join_all;
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use serde_json::json;
+
+use crate::ground::{Fault, Ground};
+use crate::test::{Test, is_ready};
+use crate::wait::until;
+use by_hand::ByHand;
+
+/// The newest minor that both grounds usually have, and the one that other operators were measured with.
+const VERSION: &str = "3.6.16";
+
+/// One thing that is measured.
+struct Subject {
+    name: &'static str,
+    /// The most that the operator may need, as a multiple of the script.
+    limit: f64,
+    /// How often both sides are measured; the medians are compared.
+    rounds: usize,
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Create { bootstrap: &'static str, clusters: usize },
+    LostVolume,
+    DeletedPod,
+}
+
+const SUBJECTS: [Subject; 5] = [
+    Subject {
+        name: "create three members, seed then join",
+        limit: 1.5,
+        rounds: 5,
+        what: What::Create {
+            bootstrap: "SeedThenJoin",
+            clusters: 1,
+        },
+    },
+    Subject {
+        name: "create three members, parallel",
+        limit: 1.5,
+        rounds: 5,
+        what: What::Create {
+            bootstrap: "Parallel",
+            clusters: 1,
+        },
+    },
+    Subject {
+        name: "replace a member whose volume is lost",
+        limit: 1.5,
+        rounds: 3,
+        what: What::LostVolume,
+    },
+    Subject {
+        name: "a deleted pod is back",
+        limit: 1.5,
+        rounds: 3,
+        what: What::DeletedPod,
+    },
+    Subject {
+        name: "ten clusters of three at once",
+        limit: 1.2,
+        rounds: 1,
+        what: What::Create {
+            bootstrap: "SeedThenJoin",
+            clusters: 10,
+        },
+    },
+];
+
+/// Measures everything and prints a line each. Fails when a ratio is over its limit.
+pub(crate) async fn run(ground: &Arc<dyn Ground>) -> Result<()> {
+    let mut over = Vec::new();
+    println!("| on the {} ground | by hand | operator | ratio | limit |", ground.name());
+    println!("|---|---|---|---|---|");
+    for subject in &SUBJECTS {
+        let (mut script, mut operator) = (Vec::new(), Vec::new());
+        for _ in 0..subject.rounds {
+            script.push(measure(ground, subject.what, by_script).await?);
+            operator.push(measure(ground, subject.what, by_operator).await?);
+        }
+        let (script, operator) = (median(script), median(operator));
+        let ratio = operator.as_secs_f64() / script.as_secs_f64();
+        println!(
+            "| {} | {:.2} s | {:.2} s | {ratio:.2} | {} |",
+            subject.name,
+            script.as_secs_f64(),
+            operator.as_secs_f64(),
+            subject.limit
+        );
+        if ratio > subject.limit {
+            over.push(subject.name);
+        }
+    }
+    if over.is_empty() {
+        Ok(())
+    } else {
+        bail!("slower than allowed: {}", over.join("; "))
+    }
+}
+
+async fn measure(
+    ground: &Arc<dyn Ground>,
+    what: What,
+    side: impl AsyncFn(&Test, What) -> Result<Duration>,
+) -> Result<Duration> {
+    let mut test = Test::new(ground.clone(), "bench").await?;
+    if ground.versions().iter().any(|version| version.to_string() == VERSION) {
+        test.usual = VERSION.into();
+    }
+    let took = side(&test, what).await;
+    test.clean_up().await?;
+    took
+}
+
+async fn by_script(test: &Test, what: What) -> Result<Duration> {
+    let cluster = |name: &str| ByHand::new(test, name, 3, &test.usual);
+    match what {
+        What::Create { bootstrap, clusters } => {
+            let all = (0..clusters)
+                .map(|number| cluster(&format!("hand-{number}")))
+                .collect::<Result<Vec<_>>>()?;
+            let started = Instant::now();
+            match bootstrap {
+                "Parallel" => drop(try_join_all(all.iter().map(ByHand::parallel)).await?),
+                _ => drop(try_join_all(all.iter().map(ByHand::seed_then_join)).await?),
+            }
+            let took = started.elapsed();
+            try_join_all(all.iter().map(ByHand::delete)).await?;
+            Ok(took)
+        }
+        What::LostVolume => {
+            let mut cluster = cluster("hand")?;
+            cluster.parallel().await?;
+            settle_connections().await;
+            let lost = cluster.members()[1].clone();
+            let fault = Fault::LoseVolume(test.namespace.clone(), lost.0.clone());
+            let started = Instant::now();
+            test.fault(fault).await?;
+            cluster.replace(&lost).await?;
+            let took = started.elapsed();
+            cluster.delete().await?;
+            Ok(took)
+        }
+        What::DeletedPod => {
+            let cluster = cluster("hand")?;
+            cluster.parallel().await?;
+            let started = Instant::now();
+            cluster.restart(&cluster.members()[1]).await?;
+            let took = started.elapsed();
+            cluster.delete().await?;
+            Ok(took)
+        }
+    }
+}
+
+async fn by_operator(test: &Test, what: What) -> Result<Duration> {
+    match what {
+        What::Create { bootstrap, clusters } => {
+            let names: Vec<_> = (0..clusters).map(|number| format!("own-{number}")).collect();
+            let spec = json!({"size": 3, "bootstrap": bootstrap});
+            let started = Instant::now();
+            try_join_all(names.iter().map(|name| test.create(name, spec.clone()))).await?;
+            try_join_all(names.iter().map(|name| test.settled(name, 300))).await?;
+            Ok(started.elapsed())
+        }
+        What::LostVolume => {
+            test.created("own", json!({"size": 3, "bootstrap": "Parallel"})).await?;
+            settle_connections().await;
+            let lost = follower(test).await?;
+            let fault = Fault::LoseVolume(test.namespace.clone(), lost.clone());
+            let started = Instant::now();
+            test.fault(fault).await?;
+            until("the lost member to be out of the list", 120, async || {
+                Ok(test.list("own").await?.iter().all(|member| member.name != lost).then_some(()))
+            })
+            .await?;
+            test.settled("own", 120).await?;
+            Ok(started.elapsed())
+        }
+        What::DeletedPod => {
+            test.created("own", json!({"size": 3, "bootstrap": "Parallel"})).await?;
+            let member = follower(test).await?;
+            let uid = test.pods().get(&member).await?.uid();
+            let started = Instant::now();
+            test.pods().delete(&member, &DeleteParams::default()).await?;
+            until("the pod to be back", 120, async || {
+                let pod = test.pods().get(&member).await?;
+                Ok((pod.uid() != uid && is_ready(&pod)).then_some(()))
+            })
+            .await?;
+            Ok(started.elapsed())
+        }
+    }
+}
+
+async fn follower(test: &Test) -> Result<String> {
+    let leader = test.leader("own").await?;
+    let pods = test.pods_of("own").await?;
+    let follower = pods.iter().map(ResourceExt::name_any).find(|name| *name != leader);
+    follower.context("no follower")
+}
+
+/// etcd takes no change of members before all have been connected for 5 s; that wait belongs to neither side.
+async fn settle_connections() {
+    tokio::time::sleep(Duration::from_secs(6)).await;
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
