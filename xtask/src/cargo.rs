@@ -6,7 +6,6 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 
 use crate::paths::Paths;
-use crate::setup;
 use crate::shell::{cmd, output, run};
 
 /// Arguments that go to another program as they are.
@@ -62,14 +61,6 @@ pub(crate) fn build_with(package: &str, arguments: &[&str], environment: &[(&str
 /// `./x sim`: optimized, since its worth is the number of histories it walks.
 pub(crate) fn sim(args: &Forwarded) -> Result<()> {
     run(cmd("cargo", ["run", "--quiet", "--package", "stateward-sim", "--"]).args(&args.arguments))
-}
-
-/// `./x bench`.
-pub(crate) fn bench(paths: &Paths, args: &Forwarded) -> Result<()> {
-    setup::ensure(paths)?;
-    run(cmd("cargo", ["bench", "--workspace"])
-        .args(&args.arguments)
-        .env("STATEWARD_CACHE", &paths.cache))
 }
 
 /// `./x crds`: writes every generated file in place, or with `--check` fails on a difference.

@@ -2,6 +2,7 @@
 //!
 //! Nothing here is part of the product, and nothing here may need the product to be compiled first.
 
+mod bench;
 mod cargo;
 mod debian;
 mod demo;
@@ -44,7 +45,7 @@ enum Verb {
     /// Run the operator's simulation
     Sim(cargo::Forwarded),
     /// Measure the embedded Kubernetes and the operator
-    Bench(cargo::Forwarded),
+    Bench(bench::Args),
     /// Regenerate the committed files that are generated, or check that they are current
     Crds(cargo::Generate),
     /// Write container images as OCI archives, without Docker
@@ -72,7 +73,7 @@ fn run() -> anyhow::Result<()> {
         Verb::E2e(args) => e2e::run(&paths, &args),
         Verb::Lint => lint::run(),
         Verb::Sim(args) => cargo::sim(&args),
-        Verb::Bench(args) => cargo::bench(&paths, &args),
+        Verb::Bench(args) => bench::run(&paths, &args),
         Verb::Crds(args) => cargo::generate(&paths, &args),
         Verb::Image(args) => image::run(&paths, &args),
         Verb::Kube(args) => kube::run(&paths, &args),

@@ -132,7 +132,11 @@ impl<'a> ByHand<'a> {
     pub(crate) async fn delete(&self) -> Result<()> {
         for member in &self.members {
             let _ = self.test.pods().delete(&member.0, &DeleteParams::default()).await;
-            let _ = self.test.claims().delete(&names::claim(&member.0), &DeleteParams::default()).await;
+            let _ = self
+                .test
+                .claims()
+                .delete(&names::claim(&member.0), &DeleteParams::default())
+                .await;
         }
         self.test.pods_gone().await
     }
@@ -156,7 +160,14 @@ impl<'a> ByHand<'a> {
     }
 
     fn pod(&self, member: &MemberName, launch: &Launch) -> Pod {
-        let mut pod = manifests::pod(&self.cluster, &self.intent, member, launch, &self.version, TlsStage::Off);
+        let mut pod = manifests::pod(
+            &self.cluster,
+            &self.intent,
+            member,
+            launch,
+            &self.version,
+            TlsStage::Off,
+        );
         pod.metadata.owner_references = None;
         pod
     }
@@ -199,7 +210,9 @@ impl<'a> ByHand<'a> {
         let url = self.intent.peer_url(member, false);
         let list = by.member_list(false).await?.members;
         let found = list.iter().find(|listed| listed.peer_urls.contains(&url));
-        Ok(MemberId(found.with_context(|| format!("{member} is not in the list"))?.id))
+        Ok(MemberId(
+            found.with_context(|| format!("{member} is not in the list"))?.id,
+        ))
     }
 
     /// All pods are ready and all members vote.
@@ -210,7 +223,12 @@ impl<'a> ByHand<'a> {
             if ready != self.members.len() {
                 bail!("{ready} of {} pods are ready", self.members.len());
             }
-            let list = self.test.etcd(&self.cluster, &pods[0]).await?.member_list(false).await?;
+            let list = self
+                .test
+                .etcd(&self.cluster, &pods[0])
+                .await?
+                .member_list(false)
+                .await?;
             let voters = list.members.iter().filter(|member| !member.is_learner).count();
             Ok((voters == self.members.len()).then_some(()))
         })

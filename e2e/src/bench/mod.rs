@@ -82,7 +82,10 @@ const SUBJECTS: [Subject; 5] = [
 /// Measures everything and prints a line each. Fails when a ratio is over its limit.
 pub(crate) async fn run(ground: &Arc<dyn Ground>) -> Result<()> {
     let mut over = Vec::new();
-    println!("| on the {} ground | by hand | operator | ratio | limit |", ground.name());
+    println!(
+        "| on the {} ground | by hand | operator | ratio | limit |",
+        ground.name()
+    );
     println!("|---|---|---|---|---|");
     for subject in &SUBJECTS {
         let (mut script, mut operator) = (Vec::new(), Vec::new());
@@ -183,7 +186,12 @@ async fn by_operator(test: &Test, what: What) -> Result<Duration> {
             let started = Instant::now();
             test.fault(fault).await?;
             until("the lost member to be out of the list", 120, async || {
-                Ok(test.list("own").await?.iter().all(|member| member.name != lost).then_some(()))
+                Ok(test
+                    .list("own")
+                    .await?
+                    .iter()
+                    .all(|member| member.name != lost)
+                    .then_some(()))
             })
             .await?;
             test.settled("own", 120).await?;

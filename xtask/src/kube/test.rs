@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// Only the scenarios that matter most
     #[arg(long)]
     smoke: bool,
+    /// Measure the operator against the same pods made by hand, instead of running scenarios
+    #[arg(long)]
+    bench: bool,
     /// Leave a failed scenario's namespace as it is
     #[arg(long)]
     keep: bool,
@@ -76,6 +79,7 @@ fn suite(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     }
     let mut arguments = vec![format!("--repeat={}", args.repeat)];
     arguments.extend(args.smoke.then(|| "--smoke".to_owned()));
+    arguments.extend(args.bench.then(|| "--bench".to_owned()));
     arguments.extend(args.keep.then(|| "--keep".to_owned()));
     arguments.extend(args.names.iter().cloned());
     let suite = e2e::suite(paths, "real", &arguments)?;

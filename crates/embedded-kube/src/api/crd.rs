@@ -158,7 +158,9 @@ fn custom_version(version: &Value) -> CustomVersion {
         selector: pointer(&scale["labelSelectorPath"]),
     });
     // Definitions were checked when they were stored; one that no longer compiles validates nothing.
-    let schema = custom::CustomKind::new(&version["schema"]["openAPIV3Schema"], "").unwrap_or_default();
+    let schema = custom::CustomKind::new(&version["schema"]["openAPIV3Schema"], "")
+        .unwrap_or_default()
+        .with_subresources(version.get("subresources"));
     CustomVersion {
         scale,
         columns: Columns::custom(version.get("additionalPrinterColumns")),

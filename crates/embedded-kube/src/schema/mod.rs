@@ -29,7 +29,6 @@
 //! text of a 422 (`Kind.group "name" is invalid: <aggregate>`).
 
 // The API server wires these one by one.
-#![allow(dead_code)]
 
 pub(crate) mod apply;
 pub(crate) mod builtin;

@@ -54,6 +54,7 @@ impl Kubectl {
             .args(["--namespace", &self.namespace])
             .args(line);
         command.env("HOME", std::env::temp_dir()).kill_on_drop(true);
+        command.env("KUBE_EDITOR", "sed -i s/first/second/"); // the person at the editor of `kubectl edit`
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -7,7 +7,7 @@ use crate::api::errors::{Result, Status};
 use crate::api::protobuf::{self, ProtobufError};
 use crate::api::resources::{Resource, Rules};
 use crate::api::{events, meta};
-use crate::schema::builtin::strict_error;
+use crate::schema::builtin::{self, strict_error};
 
 /// Parses a request body: JSON, or YAML by its content type.
 pub(crate) fn parse(content_type: &str, body: &[u8]) -> Result<Value> {
@@ -102,6 +102,7 @@ pub(crate) fn shape(call: &Call, mut value: Value) -> Result<Value> {
             decoded.object
         }
         Rules::Custom(custom) => {
+            builtin::check_metadata(&value).map_err(Status::bad_request)?;
             let metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta =
                 serde_json::from_value(value["metadata"].take()).map_err(wrong)?;
             value["metadata"] = serde_json::to_value(metadata).map_err(wrong)?;

@@ -101,11 +101,6 @@ impl Set {
             .filter(|set| !set.is_empty())
     }
 
-    /// The steps of this level.
-    pub(super) fn steps(&self) -> impl Iterator<Item = &Step> {
-        self.below.keys()
-    }
-
     pub(super) fn union(mut self, other: &Set) -> Set {
         for (step, theirs) in &other.below {
             let entry = self.below.entry(step.clone()).or_default();

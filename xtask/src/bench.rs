@@ -1,0 +1,45 @@
+//! `./x bench`: figures, as ratios against a baseline of the same run wherever there is one. `./x kube test --bench`
+//! measures the operator on the real ground.
+
+use anyhow::Result;
+
+use crate::paths::Paths;
+use crate::shell::{cmd, run as show};
+use crate::{e2e, setup};
+
+/// Options of `./x bench`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to measure; all when none is named
+    #[arg(value_enum)]
+    subjects: Vec<Subject>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Subject {
+    /// The embedded API server: time to ready, idle memory, durable creates a second
+    Server,
+    /// The operator against the same pods made by hand, on the embedded ground
+    Clusters,
+}
+
+pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
+    setup::ensure(paths)?;
+    let wanted = |subject| args.subjects.is_empty() || args.subjects.contains(&subject);
+    if wanted(Subject::Server) {
+        let words = [
+            "run",
+            "--quiet",
+            "--release",
+            "--package",
+            "embedded-kube",
+            "--example",
+            "bench",
+        ];
+        show(cmd("cargo", words).current_dir(&paths.checkout))?;
+    }
+    if wanted(Subject::Clusters) {
+        show(e2e::suite(paths, "embedded", &["--bench".to_owned()])?.current_dir(&paths.checkout))?;
+    }
+    Ok(())
+}
