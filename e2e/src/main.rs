@@ -7,6 +7,7 @@ mod log;
 mod scenarios;
 mod story;
 mod test;
+mod tool;
 mod wait;
 mod writer;
 

@@ -316,6 +316,28 @@ impl Test {
         .await
     }
 
+    /// kubectl as an administrator, in this namespace.
+    pub(crate) async fn kubectl(&self, words: &[&str]) -> Result<String> {
+        self.tool("kubectl", words, None).await
+    }
+
+    /// Applies a manifest to this namespace as a user would.
+    pub(crate) async fn apply(&self, manifest: &str) -> Result<()> {
+        self.tool("kubectl", &["apply", "-f", "-"], Some(manifest))
+            .await
+            .map(drop)
+    }
+
+    /// Helm as an administrator, in this namespace.
+    pub(crate) async fn helm(&self, words: &[&str]) -> Result<String> {
+        self.tool("helm", words, None).await
+    }
+
+    async fn tool(&self, program: &str, words: &[&str], input: Option<&str>) -> Result<String> {
+        let words = [&["--namespace", self.namespace.as_str()], words].concat();
+        crate::tool::run(program, &self.ground.kubeconfig(), &words, input).await
+    }
+
     /// Breaks or mends something in this namespace.
     pub(crate) async fn fault(&self, fault: Fault) -> Result<()> {
         self.ground.fault(fault).await

@@ -47,6 +47,7 @@ struct Book {
 pub(crate) struct Writer {
     endpoint: Arc<Mutex<Endpoint>>,
     book: Arc<Mutex<Book>>,
+    redirected: Arc<std::sync::atomic::AtomicBool>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
@@ -66,10 +67,12 @@ impl Writer {
         let book = Arc::new(Mutex::new(Book::default()));
         let stop = CancellationToken::new();
         let endpoint = Arc::new(Mutex::new(endpoint));
-        let task = tokio::spawn(write(endpoint.clone(), book.clone(), stop.clone()));
+        let redirected = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let task = tokio::spawn(write(endpoint.clone(), redirected.clone(), book.clone(), stop.clone()));
         Self {
             endpoint,
             book,
+            redirected,
             stop,
             task,
         }
@@ -78,6 +81,12 @@ impl Writer {
     /// How many writes were acknowledged so far.
     pub(crate) fn count(&self) -> usize {
         self.book.lock().expect("no panic while held").acknowledged.len()
+    }
+
+    /// From now on the client uses another endpoint.
+    pub(crate) fn redirect(&self, endpoint: Endpoint) {
+        *self.endpoint.lock().expect("no panic while held") = endpoint;
+        self.redirected.store(true, std::sync::atomic::Ordering::SeqCst);
     }
 
     /// Forget the longest gap so far: only what comes counts.
@@ -144,13 +153,18 @@ fn key(number: u64) -> Vec<u8> {
     format!("e2e/{number:010}").into_bytes()
 }
 
-async fn write(endpoint: Arc<Mutex<Endpoint>>, book: Arc<Mutex<Book>>, stop: CancellationToken) {
+async fn write(
+    endpoint: Arc<Mutex<Endpoint>>,
+    redirected: Arc<std::sync::atomic::AtomicBool>,
+    book: Arc<Mutex<Book>>,
+    stop: CancellationToken,
+) {
     let mut client: Option<Client> = None;
     for number in 0.. {
         if stop.is_cancelled() {
             return;
         }
-        if client.is_none() {
+        if client.is_none() || redirected.swap(false, std::sync::atomic::Ordering::SeqCst) {
             let endpoint = endpoint.lock().expect("no panic while held").clone();
             client = endpoint.client().ok();
         }

@@ -1,12 +1,12 @@
 //! Building the workspace's programs, and the verbs that only hand over to one of them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 
 use crate::paths::Paths;
-use crate::shell::{cmd, output, run};
+use crate::shell::{cmd, run};
 
 /// Arguments that go to another program as they are.
 #[derive(clap::Args)]
@@ -24,30 +24,33 @@ pub(crate) struct Generate {
     pub(crate) check: bool,
 }
 
-/// Builds one program of the workspace with the development profile and returns where it is.
-pub(crate) fn build(package: &str) -> Result<PathBuf> {
-    build_with(package, &[], &[])
+/// Builds one program of the workspace with the development profile and returns where it is. As a part of the whole workspace:
+/// dependencies have the same features in each build then, and are compiled once.
+pub(crate) fn build(program: &str) -> Result<PathBuf> {
+    compile(&["build", "--workspace", "--bin", program], &[])
 }
 
-/// As [`build`], with more arguments and environment for cargo.
-pub(crate) fn build_with(package: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<PathBuf> {
-    let result = cmd(
-        "cargo",
-        [
-            "build",
-            "--package",
-            package,
-            "--message-format",
-            "json-render-diagnostics",
-        ],
-    )
-    .args(arguments)
-    .envs(environment.iter().copied())
-    .stderr(Stdio::inherit())
-    .output()
-    .context("cannot start cargo")?;
+/// As [`build`], for an example.
+pub(crate) fn build_example(example: &str) -> Result<PathBuf> {
+    compile(&["build", "--workspace", "--example", example], &[])
+}
+
+/// As [`build`], for a test program.
+pub(crate) fn build_test(test: &str) -> Result<PathBuf> {
+    compile(&["test", "--no-run", "--workspace", "--test", test], &[])
+}
+
+/// Builds what these arguments of cargo name, with more environment.
+pub(crate) fn compile(arguments: &[&str], environment: &[(&str, &str)]) -> Result<PathBuf> {
+    let result = cmd("cargo", arguments)
+        .args(["--message-format", "json-render-diagnostics"])
+        .envs(environment.iter().copied())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    let described = || format!("cargo {}", arguments.join(" "));
     if !result.status.success() {
-        bail!("cargo build --package {package} failed");
+        bail!("{} failed", described());
     }
     let messages = String::from_utf8(result.stdout)?;
     let executable = messages
@@ -55,7 +58,7 @@ pub(crate) fn build_with(package: &str, arguments: &[&str], environment: &[(&str
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
         .next_back();
-    executable.with_context(|| format!("package {package} has no program"))
+    executable.with_context(|| format!("{} made no program", described()))
 }
 
 /// `./x sim`: optimized, since its worth is the number of histories it walks.
@@ -67,22 +70,33 @@ pub(crate) fn sim(args: &Forwarded) -> Result<()> {
 pub(crate) fn generate(paths: &Paths, args: &Generate) -> Result<()> {
     let program = build("stateward")?;
     let made = tempfile::tempdir().context("cannot make a folder")?;
-    run(cmd(&program, ["crds", "--folder"]).arg(made.path()))?;
-    let deploy = paths.checkout.join("deploy");
-    let mut files = vec![(deploy.join("install.yaml"), output(&mut cmd(&program, ["manifests"]))?)];
-    for entry in std::fs::read_dir(made.path())? {
-        let entry = entry?;
-        let text = std::fs::read_to_string(entry.path())?;
-        files.push((deploy.join("crds").join(entry.file_name()), text));
-    }
+    run(cmd(&program, ["manifests", "--folder"]).arg(made.path()))?;
+    let mut files = Vec::new();
+    read_tree(made.path(), &mut files)?;
     for (path, text) in files {
+        let path = paths.checkout.join(path.strip_prefix(made.path())?);
         let is = std::fs::read_to_string(&path).unwrap_or_default();
         if args.check && is != text {
             bail!("{} is not what the program makes: run ./x crds", path.display());
         }
         if is != text {
+            std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
             std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
             println!("wrote {}", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// Every file below a folder, with its text.
+fn read_tree(folder: &Path, files: &mut Vec<(PathBuf, String)>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            read_tree(&path, files)?;
+        } else {
+            let text = std::fs::read_to_string(&path)?;
+            files.push((path, text));
         }
     }
     Ok(())

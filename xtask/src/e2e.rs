@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::paths::Paths;
 use crate::shell::run as show;
-use crate::{cargo, setup};
+use crate::{cargo, pins, setup};
 
 /// Options of the suite, as it documents them itself (`./x e2e --help`).
 #[derive(clap::Args)]
@@ -30,5 +30,10 @@ pub(crate) fn suite(paths: &Paths, ground: &str, arguments: &[String]) -> Result
         .env("STATEWARD_CACHE", &paths.cache)
         .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"));
     command.env("STATEWARD_XTASK", std::env::current_exe()?);
+    // The newest kubectl that is there, else Debian's.
+    let built = paths.cache.join("kube").join(pins::KUBERNETES[0]);
+    let mut folders = vec![paths.helm(), built, paths.kubectl("1.20")];
+    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    command.env("PATH", std::env::join_paths(folders)?);
     Ok(command)
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::oci::{self, Image};
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
-use crate::{cargo, kube};
+use crate::{cargo, kube, pins};
 
 /// The image that holds a pod's namespaces; containerd is told this name.
 pub(crate) const PAUSE: &str = "stateward.local/pause:1";
@@ -39,37 +39,77 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The operator as a static program: it needs no library and no shell, runs as nobody in particular, and writes nothing.
+/// The operator of this checkout.
 pub(crate) fn operator(paths: &Paths, release: bool) -> Result<PathBuf> {
+    let version = env!("CARGO_PKG_VERSION");
+    let archive = paths.cache.join("images").join(format!("stateward-{version}.tar"));
+    let program = program(paths, &paths.checkout, release)?;
+    write(program, &[version, "latest"], &archive)?;
+    Ok(archive)
+}
+
+/// The operator of the release before, and its manifests. `None`: its commit is not in this clone.
+pub(crate) fn previous(paths: &Paths) -> Result<Option<(PathBuf, PathBuf)>> {
+    let commit = pins::PREVIOUS;
+    let short = &commit[..12];
+    let archive = paths
+        .cache
+        .join("images")
+        .join(format!("stateward-previous-{short}.tar"));
+    let manifests = archive.with_extension("yaml");
+    if archive.exists() && manifests.exists() {
+        return Ok(Some((archive, manifests)));
+    }
+    let git = |words: &[&str]| output(cmd("git", words).current_dir(&paths.checkout));
+    if git(&["cat-file", "-e", commit]).is_err() {
+        return Ok(None);
+    }
+    let tree = tempfile::tempdir_in(&paths.cache)?;
+    let packed = tree.path().join("tree.tar");
+    let packed_name = packed.to_str().context("the cache folder's name is not UTF-8")?;
+    git(&["archive", "--output", packed_name, commit])?;
+    tar::Archive::new(std::fs::File::open(&packed)?).unpack(tree.path())?;
+    let program = program(paths, tree.path(), false)?;
+    let image = format!("{OPERATOR}:previous");
+    std::fs::write(
+        &manifests,
+        output(&mut cmd(&program, ["manifests", "--image", &image]))?,
+    )?;
+    write(program, &["previous"], &archive)?;
+    Ok(Some((archive, manifests)))
+}
+
+/// The operator as a static program: it needs no library and no shell.
+pub(crate) fn program(paths: &Paths, checkout: &Path, release: bool) -> Result<PathBuf> {
     // Folders of its own: these flags would otherwise make every other build start anew. Naming the target keeps them
     // away from build scripts and procedural macros, which cannot be static.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let folder = paths.cache.join("target-static");
     let folder = folder.to_str().context("the cache folder's name is not UTF-8")?;
-    let mut arguments = vec!["--target", &target, "--target-dir", folder];
+    let manifest = checkout.join("Cargo.toml");
+    let manifest = manifest.to_str().context("the checkout's name is not UTF-8")?;
+    let mut arguments = vec!["build", "--package=stateward", "--manifest-path", manifest];
+    arguments.extend(["--target", &target, "--target-dir", folder]);
     if release {
         arguments.push("--release");
     }
-    let program = cargo::build_with(
-        "stateward",
-        &arguments,
-        &[("RUSTFLAGS", "-C target-feature=+crt-static")],
-    )?;
-    let version = env!("CARGO_PKG_VERSION");
-    let archive = paths.cache.join("images").join(format!("stateward-{version}.tar"));
+    cargo::compile(&arguments, &[("RUSTFLAGS", "-C target-feature=+crt-static")])
+}
+
+/// Runs as nobody in particular, and writes nothing.
+fn write(program: PathBuf, tags: &[&str], archive: &Path) -> Result<()> {
     let image = Image {
-        references: vec![format!("{OPERATOR}:{version}"), format!("{OPERATOR}:latest")],
+        references: tags.iter().map(|tag| format!("{OPERATOR}:{tag}")).collect(),
         entrypoint: vec!["/stateward".into()],
         user: "65532:65532".into(),
         labels: vec![
             ("org.opencontainers.image.title".into(), "stateward".into()),
-            ("org.opencontainers.image.version".into(), version.into()),
+            ("org.opencontainers.image.version".into(), tags[0].into()),
             ("org.opencontainers.image.licenses".into(), "Apache-2.0".into()),
         ],
         files: vec![(program, "/stateward".into())],
     };
-    oci::write(&[image], &archive)?;
-    Ok(archive)
+    oci::write(&[image], archive)
 }
 
 /// The image that every pod of the real ground starts with.

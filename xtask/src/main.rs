@@ -4,6 +4,7 @@
 
 mod bench;
 mod cargo;
+mod chart;
 mod debian;
 mod demo;
 mod e2e;
@@ -14,6 +15,7 @@ mod lint;
 mod oci;
 mod paths;
 mod pins;
+mod release;
 mod setup;
 mod shell;
 mod test;
@@ -48,6 +50,10 @@ enum Verb {
     Bench(bench::Args),
     /// Regenerate the committed files that are generated, or check that they are current
     Crds(cargo::Generate),
+    /// Lint and render the Helm chart, and compare with what was committed
+    Chart(chart::Args),
+    /// Everything that is published with a version, in one folder
+    Release(release::Args),
     /// Write container images as OCI archives, without Docker
     Image(image::Args),
     /// A real Kubernetes on this machine (root is needed)
@@ -75,6 +81,8 @@ fn run() -> anyhow::Result<()> {
         Verb::Sim(args) => cargo::sim(&args),
         Verb::Bench(args) => bench::run(&paths, &args),
         Verb::Crds(args) => cargo::generate(&paths, &args),
+        Verb::Chart(args) => chart::run(&paths, &args),
+        Verb::Release(args) => release::run(&paths, &args),
         Verb::Image(args) => image::run(&paths, &args),
         Verb::Kube(args) => kube::run(&paths, &args),
     }

@@ -42,4 +42,9 @@ impl Paths {
     pub(crate) fn kubectl(&self, version: &str) -> PathBuf {
         self.cache.join("kubectl").join(version)
     }
+
+    /// The folder of the Helm that tests the chart.
+    pub(crate) fn helm(&self) -> PathBuf {
+        self.cache.join("helm").join(crate::pins::HELM)
+    }
 }

@@ -13,6 +13,13 @@ pub(crate) const ETCDS: [&str; 5] = ["3.2.13", "3.3.27", "3.5.35", "3.6.16", "3.
 /// CoreDNS.
 pub(crate) const COREDNS: &str = "1.15.0";
 
+/// The commit of the release before, which upgrades of the operator are tested from. Until there is a release: one before the
+/// operator gave up the right to change its definitions.
+pub(crate) const PREVIOUS: &str = "aa035f9243d54dbce6e1a85732f84cef02c942fc";
+
+/// Helm, which tests the chart.
+pub(crate) const HELM: &str = "4.3.1";
+
 /// One folder of `ground/go/` and what to build there.
 pub(crate) struct Pin {
     /// Also the name of the folder: `NAME-VERSION`.
@@ -75,5 +82,16 @@ pub(crate) fn coredns() -> Pin {
         toolchain: None,
         programs: vec![("github.com/coredns/coredns", "coredns")],
         link: String::new(),
+    }
+}
+
+/// Helm.
+pub(crate) fn helm() -> Pin {
+    Pin {
+        name: "helm",
+        version: HELM.to_owned(),
+        toolchain: None,
+        programs: vec![("helm.sh/helm/v4/cmd/helm", "helm")],
+        link: format!("-X helm.sh/helm/v4/internal/version.version=v{HELM}"),
     }
 }

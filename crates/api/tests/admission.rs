@@ -64,11 +64,20 @@ fn collect_messages(value: &serde_json::Value, messages: &mut Vec<String>) {
     }
 }
 
-/// Expected flow: definitions are applied and established; then each fixture and case is a dry run.
 #[tokio::test]
-#[ignore = "needs an API server: set KUBECONFIG and pass --ignored"]
+async fn the_embedded_api_server_agrees() {
+    let cluster = embedded_kube::Cluster::start().await.expect("an embedded Kubernetes");
+    agrees(cluster.client()).await;
+}
+
+#[tokio::test]
+#[ignore = "needs an API server: ./x kube test runs it; else set KUBECONFIG and pass --ignored"]
 async fn an_api_server_agrees() {
-    let client = kube::Client::try_default().await.expect("a kubeconfig that works");
+    agrees(kube::Client::try_default().await.expect("a kubeconfig that works")).await;
+}
+
+/// Expected flow: definitions are applied and established; then each fixture and case is a dry run.
+async fn agrees(client: kube::Client) {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let apply = PatchParams::apply(MANAGER).force();
     for crd in stateward_api::crds::all() {

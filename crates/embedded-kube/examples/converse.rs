@@ -1,14 +1,16 @@
 //! Holds the table of API conversations with the cluster that `KUBECONFIG` names:
-//! `cargo run -p embedded-kube --example converse`.
+//! `cargo run -p embedded-kube --example converse`. With `--quiet` only those that fail are shown.
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = kube::Config::infer().await?;
     config.default_retry = false;
     let client = kube::Client::try_from(config)?;
+    let quiet = std::env::args().any(|word| word == "--quiet");
     let outcomes = embedded_kube::conversations::run(&client, embedded_kube::conversations::TABLE).await?;
     for outcome in &outcomes {
         match &outcome.failure {
+            None if quiet => {}
             None => println!("ok      {}", outcome.name),
             Some(why) => println!("FAILED  {}\n    {why}", outcome.name),
         }

@@ -33,6 +33,7 @@ pub(crate) struct Embedded {
     versions: Vec<EtcdVersion>,
     operator: Mutex<Option<tokio::task::JoinHandle<()>>>,
     log: crate::log::Log,
+    kubeconfig: tempfile::NamedTempFile,
 }
 
 impl Embedded {
@@ -46,7 +47,10 @@ impl Embedded {
             .start()
             .await
             .context("cannot start the embedded Kubernetes")?;
+        let kubeconfig = tempfile::NamedTempFile::new()?;
+        std::fs::write(kubeconfig.path(), cluster.kubeconfig_yaml())?;
         let ground = Self {
+            kubeconfig,
             cluster,
             versions,
             operator: Mutex::new(None),
@@ -107,6 +111,12 @@ impl Ground for Embedded {
             Need::Cuts => Some("its pods share the machine's network stack, where nothing stands between two of them"),
             Need::AllVersions if (2..=7).all(minors) => None,
             Need::AllVersions => Some("not every etcd from 3.2 to 3.7 is at hand: without Go only Debian's are"),
+            Need::Kubectl if crate::tool::is_there("kubectl") => None,
+            Need::Kubectl => Some("there is no kubectl; ./x e2e brings one"),
+            Need::Helm if crate::tool::is_there("helm") => None,
+            Need::Helm => Some("there is no helm; it is built for the real ground"),
+            Need::OperatorPod | Need::Previous => Some("the operator is part of the suite's own process"),
+            Need::ApiServer => Some("the API server is part of the suite's own process"),
         }
     }
 
@@ -128,7 +138,7 @@ impl Ground for Embedded {
                 }
                 Fault::StopNode(node) => faults.stop_node(node).await?,
                 Fault::StartNode(node) => faults.start_node(node).await?,
-                Fault::Cut(..) => anyhow::bail!("cuts are not possible here"),
+                Fault::Cut(..) | Fault::StopApi | Fault::StartApi => anyhow::bail!("not possible here"),
                 Fault::Heal => {}
             }
             Ok(())
@@ -163,6 +173,7 @@ impl Ground for Embedded {
                     );
                     election.duration = Duration::from_secs(3);
                     let config = Config {
+                        manage_crds: false, // they come with the manifests
                         election: Some(election),
                         ..Config::default()
                     };
@@ -181,6 +192,10 @@ impl Ground for Embedded {
             .map(drop)
         }
         .boxed_local()
+    }
+
+    fn kubeconfig(&self) -> std::path::PathBuf {
+        self.kubeconfig.path().to_owned()
     }
 
     fn operator_log(&self) -> LocalBoxFuture<'_, String> {

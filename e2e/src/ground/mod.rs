@@ -24,6 +24,8 @@ pub(crate) trait Ground: Send + Sync {
     fn kill_operator(&self) -> LocalBoxFuture<'_, Result<()>>;
     /// Starts it again, and returns when it works.
     fn start_operator(&self) -> LocalBoxFuture<'_, Result<()>>;
+    /// Where an administrator's kubeconfig is, for programs that people use.
+    fn kubeconfig(&self) -> std::path::PathBuf;
     /// The last lines of the operator's log.
     fn operator_log(&self) -> LocalBoxFuture<'_, String>;
 }
@@ -37,6 +39,16 @@ pub(crate) enum Need {
     Cuts,
     /// etcd of every minor from 3.2 to 3.7.
     AllVersions,
+    /// kubectl.
+    Kubectl,
+    /// Helm.
+    Helm,
+    /// The operator in a pod of its own, as it is shipped.
+    OperatorPod,
+    /// The operator's image of the release before.
+    Previous,
+    /// An API server that can be stopped.
+    ApiServer,
 }
 
 /// What can be broken and mended. Pods and claims by namespace and name.
@@ -60,4 +72,8 @@ pub(crate) enum Fault {
     Cut(String, String, String),
     /// Undo all cuts.
     Heal,
+    /// End the API server.
+    StopApi,
+    /// Start it again.
+    StartApi,
 }

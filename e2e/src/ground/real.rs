@@ -86,8 +86,13 @@ impl Ground for Real {
         self.versions.clone()
     }
 
-    fn lacks(&self, _need: Need) -> Option<&'static str> {
-        None
+    fn lacks(&self, need: Need) -> Option<&'static str> {
+        let previous = std::env::var_os("STATEWARD_PREVIOUS").is_some();
+        (need == Need::Previous && !previous).then_some("the commit of the release before is not in this clone")
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        std::env::var_os("KUBECONFIG").unwrap_or_default().into()
     }
 
     fn fault(&self, fault: Fault) -> LocalBoxFuture<'_, Result<()>> {
@@ -105,6 +110,8 @@ impl Ground for Real {
                 Fault::StartNode(node) => self.xtask(&["start-node", node]).await,
                 Fault::Cut(namespace, a, b) => self.xtask(&["cut", &slash(namespace, a), &slash(namespace, b)]).await,
                 Fault::Heal => self.xtask(&["heal"]).await,
+                Fault::StopApi => self.xtask(&["stop-api"]).await,
+                Fault::StartApi => self.xtask(&["start-api"]).await,
             }
         }
         .boxed_local()
@@ -124,15 +131,34 @@ impl Ground for Real {
     fn start_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
         async move {
             let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), NAMESPACE);
+            // A scenario may have uninstalled it or put another one in its place.
+            let there = deployments.get_opt("stateward").await?;
+            let as_shipped = |deployment: &Deployment| {
+                let spec = &deployment.spec;
+                let image = spec.template.spec.as_ref()?.containers.first()?.image.as_ref()?;
+                Some(spec.replicas == Some(1) && image.ends_with(concat!("stateward:", env!("CARGO_PKG_VERSION"))))
+            };
+            if there.as_ref().and_then(as_shipped) != Some(true) {
+                let words = [
+                    "apply",
+                    "--server-side",
+                    "--force-conflicts",
+                    "-f",
+                    "deploy/install.yaml",
+                ];
+                crate::tool::run("kubectl", &self.kubeconfig(), &words, None).await?;
+            }
             until("the operator's Deployment to be available", 60, async || {
-                let deployment = deployments.get_opt("stateward").await?;
-                let ready = deployment
-                    .and_then(|deployment| deployment.status)
-                    .and_then(|status| status.available_replicas);
-                Ok(ready.filter(|ready| *ready > 0))
+                let deployment = deployments.get("stateward").await?;
+                let generation = deployment.metadata.generation;
+                let status = deployment.status.unwrap_or_default();
+                let done = status.observed_generation == generation
+                    && status.updated_replicas == Some(1)
+                    && status.replicas == Some(1)
+                    && status.available_replicas == Some(1);
+                Ok(done.then_some(()))
             })
             .await
-            .map(drop)
         }
         .boxed_local()
     }

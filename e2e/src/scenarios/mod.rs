@@ -4,6 +4,8 @@
 mod care;
 mod create;
 mod heal;
+mod home;
+mod move_in;
 mod operator;
 mod quorum;
 mod scale;
@@ -90,4 +92,16 @@ scenarios! {
     tls::tls_switched_on_and_off 400;
     care::fill_the_quota 300;
     care::claims_grow 240;
+    home::operator_pod_is_well_behaved smoke [OperatorPod] 240;
+    home::kustomize [Kubectl, OperatorPod] 60;
+    home::helm_namespaced smoke [Helm, Kubectl, OperatorPod] 420;
+    home::helm_cluster_wide [Helm, Kubectl, OperatorPod] 400;
+    home::operator_upgrade [Previous, Kubectl, OperatorPod] 400;
+    home::two_operators_of_different_versions [Previous, Kubectl, OperatorPod] 600;
+    home::drain_every_node [Nodes, Kubectl] 600;
+    home::namespace_deleted_with_a_cluster 240;
+    home::api_server_down_for_a_minute [ApiServer] 400;
+    home::uninstalled_clusters_go_on [Kubectl, OperatorPod] 400;
+    move_in::a_stateful_set_is_taken_over [Kubectl, OperatorPod] 500;
+    move_in::a_cluster_of_the_old_operator_is_taken_over [Kubectl] 500;
 }

@@ -17,6 +17,7 @@ pub(crate) struct Parts {
     pub(crate) kubernetes: PathBuf,
     pub(crate) etcd: PathBuf,
     pub(crate) coredns: PathBuf,
+    helm: PathBuf,
     /// A root folder with containerd, runc and the CNI plugins.
     runtime: PathBuf,
 }
@@ -27,6 +28,7 @@ impl Parts {
             kubernetes: paths.cache.join("kube").join(version),
             etcd: paths.etcd(pins::KUBERNETES_ETCD),
             coredns: paths.cache.join("coredns").join(pins::COREDNS),
+            helm: paths.helm(),
             runtime: paths.cache.join("runtime"),
         }
     }
@@ -41,6 +43,7 @@ impl Parts {
         }
         golang::build(paths, &pins::kubernetes(version), &self.kubernetes)?;
         golang::build(paths, &pins::coredns(), &self.coredns)?;
+        golang::build(paths, &pins::helm(), &self.helm)?;
         etcds(paths)?;
         let packages = ["containerd", "runc", "containernetworking-plugins"];
         debian::tree(paths, "bookworm", &packages, &self.runtime)?;
@@ -65,6 +68,11 @@ impl Parts {
 
     pub(crate) fn cni(&self) -> PathBuf {
         self.runtime.join("usr/lib/cni")
+    }
+
+    /// Where kubectl and helm are.
+    pub(crate) fn tools(&self) -> String {
+        format!("{}:{}", self.kubernetes.display(), self.helm.display())
     }
 
     /// The search path for containerd, which looks for its shim and for runc by name.

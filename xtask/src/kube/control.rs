@@ -6,10 +6,11 @@ use std::fs;
 use anyhow::Result;
 
 use super::build::Parts;
-use super::guest::{Daemon, api_ready};
+use super::guest::{Daemon, api_ready, api_wanted};
 use super::layout::{API_PORT, CONTROL, Guest, PODS, Run, SERVICES};
 use super::node::proxy_config;
 use super::pki::kubeconfig;
+use super::rights;
 use crate::shell::cmd;
 
 pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
@@ -43,7 +44,11 @@ pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
         format!("--service-account-signing-key-file={}", pki("accounts.key")),
         "--allow-privileged".into(),
         "--profiling=false".into(),
+        format!("--audit-policy-file={}", folder.join("audit.yaml").display()),
+        format!("--audit-log-path={}", rights::audit_log(run).display()),
+        "--audit-log-maxsize=10000".into(), // one file, so that nothing is missed
     ];
+    fs::write(folder.join("audit.yaml"), rights::AUDIT_POLICY)?;
     let controller_manager = [
         config("controller-manager"),
         format!("--service-account-private-key-file={}", pki("accounts.key")),
@@ -67,7 +72,7 @@ pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
     let ready = || api_ready(run);
     Ok(vec![
         Daemon::new("etcd", parts.etcd.join("etcd"), &etcd),
-        Daemon::new("kube-apiserver", parts.program("kube-apiserver"), &api_server),
+        Daemon::new("kube-apiserver", parts.program("kube-apiserver"), &api_server).after(api_wanted(run)),
         Daemon::new(
             "kube-controller-manager",
             parts.program("kube-controller-manager"),

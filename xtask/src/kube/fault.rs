@@ -66,6 +66,10 @@ pub(crate) enum Fault {
     },
     /// Undo all cuts
     Heal,
+    /// End the API server, and do not start it again
+    StopApi,
+    /// Start it again, and wait until it answers
+    StartApi,
 }
 
 /// Which containers of a pod.
@@ -115,6 +119,11 @@ pub(crate) fn run(paths: &Paths, run: &Run, fault: &Fault) -> Result<()> {
         Fault::StartNode { node } => ground.start_node(node),
         Fault::Cut { a, b, one_way } => ground.cut(a, b, *one_way),
         Fault::Heal => ground.each_namespace("add table inet stateward_cut\ndelete table inet stateward_cut\n"),
+        Fault::StopApi => ground.stop_api(),
+        Fault::StartApi => {
+            fs::write(guest::api_wanted(run), "")?;
+            up::wait_for_api(&parts, run)
+        }
     }
 }
 
@@ -199,6 +208,25 @@ impl Ground<'_> {
         }
     }
 
+    /// The guest's first process starts it again only while it is wanted.
+    fn stop_api(&self) -> Result<()> {
+        fs::remove_file(guest::api_wanted(self.run)).context("the API server is stopped already")?;
+        let (program, folder) = (
+            self.parts.program("kube-apiserver"),
+            self.run.folder.display().to_string(),
+        );
+        let ours = |pid: i32| {
+            let process = PathBuf::from(format!("/proc/{pid}"));
+            fs::read_link(process.join("exe")).is_ok_and(|exe| exe == program)
+                && fs::read(process.join("cmdline"))
+                    .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&format!("{folder}/")))
+        };
+        for pid in processes()?.filter(|pid| ours(*pid)) {
+            kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+        }
+        Ok(())
+    }
+
     /// The same rules in every namespace and at every hook, so that they hold wherever the packet passes.
     fn cut(&self, a: &str, b: &str, one_way: bool) -> Result<()> {
         let (a, b) = (self.addresses(a)?, self.addresses(b)?);
@@ -277,16 +305,19 @@ fn container_ids(pod: &Value, only: Option<&str>) -> Vec<String> {
 /// Signals every process of these containers, found by the control group that carries the container's ID.
 fn signal_containers(ids: &[String], signal: Signal) -> Result<usize> {
     let mut count = 0;
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
-        let groups = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
+    for pid in processes()? {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         if ids.iter().any(|id| groups.contains(id.as_str())) && kill(Pid::from_raw(pid), signal).is_ok() {
             count += 1;
         }
     }
     Ok(count)
+}
+
+/// The processes of the machine.
+fn processes() -> Result<impl Iterator<Item = i32>> {
+    let entries = fs::read_dir("/proc")?.flatten();
+    Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
 }
 
 /// Removes all that is in a folder, not the folder: it is what is mounted.

@@ -74,6 +74,11 @@ pub(crate) fn api_ready(run: &Run) -> PathBuf {
     run.folder.join("api-ready")
 }
 
+/// There while the API server is to run.
+pub(crate) fn api_wanted(run: &Run) -> PathBuf {
+    run.folder.join("api-wanted")
+}
+
 pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     let facts = run.facts()?;
     let parts = Parts::new(paths, &facts.version);

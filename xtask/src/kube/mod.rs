@@ -20,6 +20,7 @@ mod objects;
 mod pki;
 mod process;
 mod relay;
+mod rights;
 mod root;
 mod status;
 mod store;

@@ -107,11 +107,7 @@ pub(crate) fn exec(run: &Run, command: &[String]) -> Result<()> {
     }
     bind(Some(&run.folder.join("resolv.conf")), resolver, MsFlags::MS_BIND)?;
     let (program, arguments) = command.split_first().context("no command given")?;
-    let path = format!(
-        "{}:{}",
-        parts.kubernetes.display(),
-        std::env::var("PATH").unwrap_or_default()
-    );
+    let path = format!("{}:{}", parts.tools(), std::env::var("PATH").unwrap_or_default());
     let failure = Command::new(program)
         .args(arguments)
         .env("KUBECONFIG", run.kubeconfig())

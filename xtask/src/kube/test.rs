@@ -1,15 +1,20 @@
 //! `./x kube test`: the end-to-end suite on the real ground. The operator runs as it is shipped: its own image, the shipped
 //! manifests, the shipped rights.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
 
 use super::build::Parts;
 use super::layout::Run;
 use super::process::Process;
-use super::{down, node, objects, up};
+use super::{down, node, objects, rights, up};
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
-use crate::{cargo, e2e, image};
+use crate::{cargo, chart, e2e, image, shell};
+
+/// The scenarios that start with the release before.
+const FROM_PREVIOUS: [&str; 2] = ["operator_upgrade", "two_operators_of_different_versions"];
 
 /// Options of `./x kube test`.
 #[derive(clap::Args)]
@@ -38,7 +43,29 @@ impl Args {
     pub(crate) fn build(&self, paths: &Paths) -> Result<()> {
         image::operator(paths, false)?;
         cargo::build("stateward-e2e")?;
+        if self.is_suite() {
+            converse()?;
+            admission()?;
+        }
+        if self.needs_previous() {
+            image::previous(paths)?;
+        }
         self.up.build(paths)
+    }
+
+    fn needs_previous(&self) -> bool {
+        let named = |scenario: &&str| self.names.iter().any(|name| name == scenario);
+        self.is_whole() || FROM_PREVIOUS.iter().any(named)
+    }
+
+    /// Not single scenarios, nor measurements.
+    fn is_suite(&self) -> bool {
+        self.names.is_empty() && !self.bench
+    }
+
+    /// Every scenario.
+    fn is_whole(&self) -> bool {
+        self.is_suite() && !self.smoke
     }
 }
 
@@ -49,7 +76,7 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     }
     let ran_before = Process::find(run, "control").is_some();
     up::run(paths, run, &args.up)?;
-    let result = install(paths, run).and_then(|()| suite(paths, run, args));
+    let result = lanes(paths, run, args);
     let keep = ran_before || args.keep && result.is_err(); // a namespace that is kept needs its cluster
     if !keep {
         down::run(run)?;
@@ -57,8 +84,37 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     result
 }
 
+/// The conversations and the admission cases, which the embedded server has to answer alike, then the scenarios, then what
+/// the operator was allowed to do and did.
+fn lanes(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
+    if args.is_suite() {
+        chart::check(paths, false).context("lane failed: chart")?;
+        let config = run.kubeconfig();
+        shell::run(cmd(converse()?, ["--quiet"]).env("KUBECONFIG", &config)).context("lane failed: conversations")?;
+        let mut cases = cmd(admission()?, ["--ignored", "--quiet"]);
+        shell::run(
+            cases
+                .env("KUBECONFIG", &config)
+                .current_dir(paths.checkout.join("crates/api")),
+        )
+        .context("lane failed: admission")?;
+    }
+    let mark = rights::mark(run);
+    let manifests = install(paths, run)?;
+    suite(paths, run, args)?;
+    rights::check(run, mark, &manifests, args.is_whole()).context("lane failed: rights")
+}
+
+fn converse() -> Result<PathBuf> {
+    cargo::build_example("converse")
+}
+
+fn admission() -> Result<PathBuf> {
+    cargo::build_test("admission")
+}
+
 /// The operator of this checkout, in place of any that is there.
-fn install(paths: &Paths, run: &Run) -> Result<()> {
+fn install(paths: &Paths, run: &Run) -> Result<String> {
     let parts = Parts::new(paths, &run.facts()?.version);
     node::load(paths, run, &[image::operator(paths, false)?])?;
     let manifests = output(&mut cmd(cargo::build("stateward")?, ["manifests"])).context("cannot make the manifests")?;
@@ -69,7 +125,8 @@ fn install(paths: &Paths, run: &Run) -> Result<()> {
         "restart",
         "deployment/stateward",
     ];
-    output(objects::kubectl(&parts, run).args(words)).map(drop)
+    output(objects::kubectl(&parts, run).args(words))?;
+    Ok(manifests)
 }
 
 /// Runs it in the cluster's network: it speaks to pods and services as any client there does.
@@ -82,11 +139,17 @@ fn suite(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     arguments.extend(args.bench.then(|| "--bench".to_owned()));
     arguments.extend(args.keep.then(|| "--keep".to_owned()));
     arguments.extend(args.names.iter().cloned());
-    let suite = e2e::suite(paths, "real", &arguments)?;
+    let mut suite = e2e::suite(paths, "real", &arguments)?;
+    if args.needs_previous()
+        && let Some((archive, manifests)) = image::previous(paths)?
+    {
+        node::load(paths, run, &[archive])?;
+        suite.env("STATEWARD_PREVIOUS", manifests);
+    }
     let mut inside = cmd(run.program(), ["kube", "--name", &run.name, "exec", "--"]);
     inside.arg(suite.get_program()).args(suite.get_args());
     for (key, value) in suite.get_envs() {
         inside.env(key, value.unwrap_or_default());
     }
-    crate::shell::run(inside.current_dir(&paths.checkout))
+    shell::run(inside.current_dir(&paths.checkout))
 }

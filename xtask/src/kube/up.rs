@@ -115,12 +115,11 @@ fn start(run: &Run, parts: &Parts, args: &Args) -> Result<()> {
         port,
     })?;
     pki::make(run, nodes, port)?;
+    fs::write(guest::api_wanted(run), "")?;
     for guest in Guest::all(nodes) {
         guest::start(run, &guest)?;
     }
-    wait_for("the API server", LIMIT, || {
-        output(kubectl(parts, run).args(["get", "--raw", "/readyz"]))
-    })?;
+    wait_for_api(parts, run)?;
     fs::write(guest::api_ready(run), "")?;
     objects::apply(parts, run, objects::OBJECTS)?;
     for node in Guest::all(nodes).skip(1) {
@@ -130,6 +129,14 @@ fn start(run: &Run, parts: &Parts, args: &Args) -> Result<()> {
         output(kubectl(parts, run).args(["get", "serviceaccount", "default"]))
     })?;
     Ok(())
+}
+
+/// Until the API server answers.
+pub(crate) fn wait_for_api(parts: &Parts, run: &Run) -> Result<()> {
+    wait_for("the API server", LIMIT, || {
+        output(kubectl(parts, run).args(["get", "--raw", "/readyz"]))
+    })
+    .map(drop)
 }
 
 /// Until the node says of itself that pods can be put on it, and has done so later than `before`, an answer of [`sign_of_life`].

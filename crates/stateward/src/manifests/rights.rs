@@ -1,0 +1,39 @@
+//! What the operator may do, and no more: the one source of the roles in `deploy/` and in the chart. `./x kube test` compares it
+//! with what the API server saw the operator do.
+
+use serde_json::{Value, json};
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
+}
+
+/// In the namespaces it looks after.
+pub(crate) fn in_namespaces() -> Vec<Value> {
+    vec![
+        rule("etcd.database.coreos.com", &["etcdclusters"], &["get", "list", "watch"]),
+        rule("etcd.database.coreos.com", &["etcdclusters/status"], &["update"]),
+        rule(
+            "",
+            &["pods", "persistentvolumeclaims"],
+            &["get", "list", "watch", "create", "patch", "delete"],
+        ),
+        rule("", &["services"], &["get", "list", "watch", "create", "patch"]),
+        rule(
+            "policy",
+            &["poddisruptionbudgets"],
+            &["get", "list", "watch", "create", "patch"],
+        ),
+        rule("", &["secrets"], &["get", "list", "watch", "create", "update"]),
+        rule("", &["events"], &["list", "watch", "create", "patch"]),
+    ]
+}
+
+/// On what is in no namespace; an operator of one namespace does without.
+pub(crate) fn in_the_cluster() -> Vec<Value> {
+    vec![rule("", &["nodes"], &["list", "watch"])]
+}
+
+/// In its own namespace: the lease of the leader.
+pub(crate) fn at_home() -> Vec<Value> {
+    vec![rule("coordination.k8s.io", &["leases"], &["get", "create", "update"])]
+}

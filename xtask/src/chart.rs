@@ -1,0 +1,68 @@
+//! `./x chart`: the Helm chart is linted and rendered with every set of values in `charts/tests/`, and what comes out is
+//! compared with what was committed beside them.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+use crate::paths::Paths;
+use crate::shell::{cmd, output};
+use crate::{golang, pins};
+
+/// Options of `./x chart`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Write what is rendered now in place of what was committed
+    #[arg(long)]
+    update: bool,
+}
+
+pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
+    check(paths, args.update)
+}
+
+/// Helm, built when it is missing.
+pub(crate) fn helm(paths: &Paths) -> Result<PathBuf> {
+    golang::build(paths, &pins::helm(), &paths.helm())?;
+    Ok(paths.helm().join("helm"))
+}
+
+/// Lints and renders; fails on a difference unless told to update.
+pub(crate) fn check(paths: &Paths, update: bool) -> Result<()> {
+    let helm = helm(paths)?;
+    let chart = paths.checkout.join("charts/stateward");
+    let tests = paths.checkout.join("charts/tests");
+    let mut count = 0;
+    for entry in std::fs::read_dir(&tests).context("cannot read charts/tests")? {
+        let values = entry?.path();
+        let name = values.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(case) = name.strip_suffix(".values.yaml") else {
+            continue;
+        };
+        output(cmd(&helm, ["lint", "--strict", "--values"]).arg(&values).arg(&chart))?;
+        // The definitions are checked where they are made.
+        let words = [
+            "template",
+            "release",
+            "--namespace=home",
+            "--set=crds.install=false",
+            "--values",
+        ];
+        let rendered = output(cmd(&helm, words).arg(&values).arg(&chart))?;
+        let committed = tests.join(format!("{case}.rendered.yaml"));
+        if update {
+            std::fs::write(&committed, rendered)?;
+        } else if std::fs::read_to_string(&committed).unwrap_or_default() != rendered {
+            bail!(
+                "the chart renders {name} otherwise than committed; look at the difference: ./x chart --update && git diff"
+            );
+        }
+        count += 1;
+    }
+    // What the schema is for: a typing error is refused.
+    if output(cmd(&helm, ["template", "--set=replica=2"]).arg(&chart)).is_ok() {
+        bail!("the chart takes values that it does not know");
+    }
+    println!("chart: {count} sets of values linted and rendered");
+    Ok(())
+}

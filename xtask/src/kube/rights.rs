@@ -1,0 +1,188 @@
+//! Does the operator have exactly the rights it uses? The API server's audit log tells what the operator's service account
+//! asked for; the shipped manifests tell what it may do. A request that was refused is a right that is missing, and after
+//! the whole suite a right that was never used is one too many.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::layout::Run;
+
+/// Every request of the operator, without bodies, and of nobody else.
+pub(crate) const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  users: ['system:serviceaccount:stateward-system:stateward']
+- level: None
+";
+
+/// Where the API server writes it.
+pub(crate) fn audit_log(run: &Run) -> PathBuf {
+    run.log("audit")
+}
+
+/// One thing that can be done to one kind of object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Right {
+    group: String,
+    /// With its subresource, as in `pods/eviction`.
+    resource: String,
+    verb: String,
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dot = if self.group.is_empty() { "" } else { "." };
+        write!(text, "{} {}{dot}{}", self.verb, self.resource, self.group)
+    }
+}
+
+/// What was asked since some moment.
+#[derive(Default)]
+struct Asked {
+    granted: BTreeSet<Right>,
+    refused: BTreeSet<Right>,
+}
+
+/// The log's length: where a later look begins.
+pub(crate) fn mark(run: &Run) -> u64 {
+    std::fs::metadata(audit_log(run)).map_or(0, |file| file.len())
+}
+
+/// Compares what was asked since `mark` with the shipped manifests. Unused rights count only when `whole`: when every scenario
+/// ran.
+pub(crate) fn check(run: &Run, mark: u64, manifests: &str, whole: bool) -> Result<()> {
+    let asked = asked(&audit_log(run), mark)?;
+    let given = given(manifests)?;
+    let list =
+        |rights: &mut dyn Iterator<Item = &Right>| rights.map(|right| format!("\n  {right}")).collect::<String>();
+    if asked.granted.is_empty() {
+        bail!("the audit log shows no request of the operator");
+    }
+    if !asked.refused.is_empty() {
+        bail!("the operator lacks rights:{}", list(&mut asked.refused.iter()));
+    }
+    let unused = list(&mut given.difference(&asked.granted));
+    if whole && !unused.is_empty() {
+        bail!("the operator has rights that it never used:{unused}");
+    }
+    println!("rights: {} used of {}, none missing", asked.granted.len(), given.len());
+    Ok(())
+}
+
+fn asked(log: &Path, mark: u64) -> Result<Asked> {
+    let mut file = std::fs::File::open(log).with_context(|| format!("no audit log at {}", log.display()))?;
+    file.seek(SeekFrom::Start(mark))?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    let mut asked = Asked::default();
+    // The last line may be half written.
+    for event in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        let (object, word) = (&event["objectRef"], |value: &Value| {
+            value.as_str().unwrap_or_default().to_owned()
+        });
+        if object.is_null() {
+            continue; // discovery and the like, which everybody may ask
+        }
+        let mut resource = word(&object["resource"]);
+        if let Some(part) = object["subresource"].as_str() {
+            resource = format!("{resource}/{part}");
+        }
+        let right = Right {
+            group: word(&object["apiGroup"]),
+            resource,
+            verb: word(&event["verb"]),
+        };
+        // By the authorizer's word: a 403 also comes of a namespace that is being deleted.
+        let refused = event["annotations"]["authorization.k8s.io/decision"] == "forbid";
+        (if refused {
+            &mut asked.refused
+        } else {
+            &mut asked.granted
+        })
+        .insert(right);
+    }
+    Ok(asked)
+}
+
+/// Every right in the roles of these manifests.
+fn given(manifests: &str) -> Result<BTreeSet<Right>> {
+    let mut rights = BTreeSet::new();
+    for document in serde_yaml_ng::Deserializer::from_str(manifests) {
+        let object = Value::deserialize(document)?;
+        let words = |value: &Value| -> Vec<String> {
+            let words = value.as_array().into_iter().flatten();
+            words.filter_map(|word| word.as_str().map(str::to_owned)).collect()
+        };
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            for group in words(&rule["apiGroups"]) {
+                for resource in words(&rule["resources"]) {
+                    for verb in words(&rule["verbs"]) {
+                        if [&group, &resource, &verb].iter().any(|word| word.contains('*')) {
+                            bail!("a role of the operator has a wildcard: {rule}");
+                        }
+                        rights.insert(Right {
+                            group: group.clone(),
+                            resource: resource.clone(),
+                            verb,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    Ok(rights)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(verb: &str, resource: &str, decision: &str) -> String {
+        serde_json::json!({
+            "verb": verb, "objectRef": {"resource": resource, "apiVersion": "v1"},
+            "annotations": {"authorization.k8s.io/decision": decision},
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn requests_are_read_from_the_mark_on() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let first = event("get", "nodes", "allow") + "\n";
+        let rest = [
+            event("list", "pods", "allow"),
+            event("get", "secrets", "forbid"),
+            "{half".into(),
+        ]
+        .join("\n");
+        std::fs::write(log.path(), format!("{first}{rest}")).unwrap();
+        let asked = asked(log.path(), first.len() as u64).unwrap();
+        assert_eq!(
+            asked.granted.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["list pods"]
+        );
+        assert_eq!(
+            asked.refused.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["get secrets"]
+        );
+    }
+
+    #[test]
+    fn rights_are_spread_out_and_wildcards_refused() {
+        let role = |verbs: &str| {
+            format!("kind: Role\nrules:\n- {{apiGroups: ['', apps], resources: [pods], verbs: [{verbs}]}}\n")
+        };
+        let rights = given(&format!("---\nkind: Namespace\n---\n{}", role("get, list"))).unwrap();
+        let rights: Vec<_> = rights.iter().map(ToString::to_string).collect();
+        assert_eq!(rights, ["get pods", "list pods", "get pods.apps", "list pods.apps"]);
+        assert!(given(&role("'*'")).is_err());
+    }
+}
