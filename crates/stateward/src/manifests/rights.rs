@@ -24,7 +24,8 @@ pub(crate) fn in_namespaces() -> Vec<Value> {
             &["get", "list", "watch", "create", "patch"],
         ),
         rule("", &["secrets"], &["get", "list", "watch", "create", "update"]),
-        rule("", &["events"], &["list", "watch", "create", "patch"]),
+        rule("", &["events"], &["list"]),
+        rule("events.k8s.io", &["events"], &["create"]),
     ]
 }
 
