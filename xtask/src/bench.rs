@@ -21,6 +21,8 @@ enum Subject {
     Server,
     /// The operator against the same pods made by hand, on the embedded ground
     Clusters,
+    /// A backup and a restore of 1 GiB beside etcd's own tools, and the memory they take
+    Backup,
 }
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
@@ -40,6 +42,14 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     }
     if wanted(Subject::Clusters) {
         show(e2e::suite(paths, "embedded", &["--bench".to_owned()])?.current_dir(&paths.checkout))?;
+    }
+    if wanted(Subject::Backup) {
+        let words = ["bench", "--quiet", "--package", "stateward-agent", "--bench", "backup"];
+        let mut bench = cmd("cargo", words);
+        bench
+            .env("STATEWARD_CACHE", &paths.cache)
+            .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"));
+        show(bench.current_dir(&paths.checkout))?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod pins;
 mod release;
 mod setup;
 mod shell;
+mod store;
 mod test;
 
 use std::process::ExitCode;
@@ -42,6 +43,9 @@ enum Verb {
     Demo(demo::Args),
     /// The end-to-end suite on the embedded Kubernetes
     E2e(e2e::Args),
+    /// Backups in real object stores: build the servers, run the tests
+    #[command(subcommand)]
+    Store(store::Verb),
     /// rustfmt, clippy, and cargo-deny where it is installed
     Lint,
     /// Run the operator's simulation
@@ -77,6 +81,7 @@ fn run() -> anyhow::Result<()> {
         Verb::Test(args) => test::run(&paths, &args),
         Verb::Demo(args) => demo::run(&paths, &args),
         Verb::E2e(args) => e2e::run(&paths, &args),
+        Verb::Store(verb) => store::run(&paths, &verb),
         Verb::Lint => lint::run(),
         Verb::Sim(args) => cargo::sim(&args),
         Verb::Bench(args) => bench::run(&paths, &args),

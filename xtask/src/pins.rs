@@ -19,6 +19,11 @@ pub(crate) const PREVIOUS: &str = "aa035f9243d54dbce6e1a85732f84cef02c942fc";
 
 /// Helm, which tests the chart.
 pub(crate) const HELM: &str = "4.3.1";
+/// An S3 server, for tests. Its releases carry dates.
+pub(crate) const MINIO: &str = "2026.02.12";
+
+/// An emulator of Google Cloud Storage, for tests.
+pub(crate) const FAKE_GCS: &str = "1.56.1";
 
 /// One folder of `ground/go/` and what to build there.
 pub(crate) struct Pin {
@@ -93,5 +98,24 @@ pub(crate) fn helm() -> Pin {
         toolchain: None,
         programs: vec![("helm.sh/helm/v4/cmd/helm", "helm")],
         link: format!("-X helm.sh/helm/v4/internal/version.version=v{HELM}"),
+/// An S3 server.
+pub(crate) fn minio() -> Pin {
+    Pin {
+        name: "minio",
+        version: MINIO.to_owned(),
+        toolchain: None,
+        programs: vec![("github.com/minio/minio", "minio")],
+        link: String::new(),
+    }
+}
+
+/// An emulator of Google Cloud Storage.
+pub(crate) fn fake_gcs() -> Pin {
+    Pin {
+        name: "fake-gcs-server",
+        version: FAKE_GCS.to_owned(),
+        toolchain: None,
+        programs: vec![("github.com/fsouza/fake-gcs-server", "fake-gcs-server")],
+        link: String::new(),
     }
 }

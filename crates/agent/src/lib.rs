@@ -5,6 +5,7 @@
 //! data directory that looks complete.
 
 mod backup;
+mod by_hand;
 mod chain;
 mod delete;
 mod failure;
@@ -27,6 +28,7 @@ use std::path::PathBuf;
 
 use stateward_api::agent::{Mounts, Outcome, PROGRESS_PORT, Task};
 
+pub use by_hand::unpack;
 pub use outcome::{install, write};
 pub use stop::Stop;
 

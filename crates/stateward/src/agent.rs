@@ -14,6 +14,12 @@ use crate::logging;
 pub(crate) enum Verb {
     /// Do the task in the environment variable STATEWARD_TASK
     Run,
+    /// Unpack a compressed or encrypted backup from standard input to standard output
+    Unpack {
+        /// The file with the key that it was encrypted with
+        #[arg(long)]
+        key: Option<PathBuf>,
+    },
     /// Copy this program to where a container of another image finds it
     Install {
         /// The folder
@@ -27,6 +33,12 @@ pub(crate) async fn run(verb: Verb) -> Result<()> {
     match verb {
         Verb::Install { folder } => {
             stateward_agent::install(&folder).with_context(|| format!("cannot install into {}", folder.display()))
+        }
+        Verb::Unpack { key } => {
+            let key = key.map(std::fs::read).transpose().context("cannot read the key")?;
+            stateward_agent::unpack(key.as_deref())
+                .await
+                .map_err(anyhow::Error::msg)
         }
         Verb::Run => work().await,
     }

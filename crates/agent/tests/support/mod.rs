@@ -112,6 +112,12 @@ impl Ground {
         Self { root, folders, place }
     }
 
+    /// The same secrets of the store.
+    pub(crate) fn with_secrets_of(mut self, other: &Self) -> Self {
+        self.folders.store.clone_from(&other.folders.store);
+        self
+    }
+
     pub(crate) fn root(&self) -> &Path {
         self.root.path()
     }

@@ -1,0 +1,157 @@
+//! Real object stores on loopback, ended with their handle, and a proxy that breaks what passes. Only std and tempfile, so
+//! that other crates' tests and the end-to-end suite can take this file in by its path:
+//! `#[path = "../../crates/store/tests/servers/mod.rs"] mod servers;`
+//!
+//! The programs are built by `./x store test`.
+#![allow(dead_code, reason = "each user takes what it needs")]
+
+pub(crate) mod proxy;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Who may use the stores.
+pub(crate) const USER: &str = "stateward";
+/// With what.
+pub(crate) const PASSWORD: &str = "stateward-secret";
+
+/// A program that `./x store test` built; the newest where there are several.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let cache = std::env::var_os("STATEWARD_CACHE").map_or_else(
+        || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/stateward"),
+        PathBuf::from,
+    );
+    let versions = fs::read_dir(cache.join(name)).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = versions
+        .map(|entry| entry.path().join(name))
+        .filter(|path| path.is_file())
+        .collect();
+    found.sort();
+    found
+        .pop()
+        .unwrap_or_else(|| panic!("{name} is not in {}: run ./x store test", cache.display()))
+}
+
+/// A port that was free a moment ago.
+pub(crate) fn free_port(ip: IpAddr) -> u16 {
+    TcpListener::bind((ip, 0))
+        .and_then(|listener| listener.local_addr())
+        .expect("a free port")
+        .port()
+}
+
+/// A server that runs.
+pub(crate) struct Server {
+    child: Child,
+    folder: tempfile::TempDir,
+    /// Where it answers.
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    /// MinIO on a loopback address, with these buckets.
+    pub(crate) fn minio(ip: IpAddr, buckets: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let address = SocketAddr::new(ip, free_port(ip));
+        let data = folder.path().join("data");
+        for bucket in buckets {
+            fs::create_dir_all(data.join(bucket)).expect("a bucket");
+        }
+        let mut command = Command::new(program("minio"));
+        command
+            .args(["server", "--quiet", "--address", &address.to_string()])
+            .args(["--console-address", &format!("{ip}:{}", free_port(ip))])
+            .arg(&data)
+            .env("MINIO_ROOT_USER", USER)
+            .env("MINIO_ROOT_PASSWORD", PASSWORD)
+            .env("MINIO_BROWSER", "off")
+            .env("HOME", folder.path());
+        Self::start(command, folder, address, "/minio/health/ready")
+    }
+
+    /// An emulator of Google Cloud Storage, with these buckets.
+    pub(crate) fn gcs(buckets: &[&str]) -> Self {
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let folder = tempfile::tempdir().expect("a folder");
+        let address = SocketAddr::new(ip, free_port(ip));
+        let data = folder.path().join("data");
+        for bucket in buckets {
+            fs::create_dir_all(data.join(bucket)).expect("a bucket");
+        }
+        let mut command = Command::new(program("fake-gcs-server"));
+        command
+            .args(["-scheme", "http", "-backend", "memory", "-host", &ip.to_string()])
+            .args([
+                "-port",
+                &address.port().to_string(),
+                "-public-host",
+                &address.to_string(),
+            ])
+            .args(["-external-url", &format!("http://{address}")])
+            .arg("-data")
+            .arg(&data);
+        Self::start(command, folder, address, "/storage/v1/b")
+    }
+
+    fn start(mut command: Command, folder: tempfile::TempDir, address: SocketAddr, path: &str) -> Self {
+        let log = fs::File::create(folder.path().join("log")).expect("a log");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log)
+            .spawn()
+            .expect("the server starts");
+        let server = Self { child, folder, address };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !answers(address, path) {
+            assert!(Instant::now() < deadline, "it does not answer: {}", server.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        server
+    }
+
+    /// Its URL.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What it keeps on disk.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// What it said.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _already = self.child.kill();
+        let _ended = self.child.wait();
+    }
+}
+
+/// The AWS files of a secret: `credentials` and `config`.
+pub(crate) fn aws_files(folder: &Path, user: &str, password: &str) {
+    let credentials = format!("[default]\naws_access_key_id = {user}\naws_secret_access_key = {password}\n");
+    fs::write(folder.join("credentials"), credentials).expect("written");
+    fs::write(folder.join("config"), "[default]\nregion = us-east-1\n").expect("written");
+}
+
+fn answers(address: SocketAddr, path: &str) -> bool {
+    let asked = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+        let mut head = [0; 12];
+        stream.read_exact(&mut head)?;
+        Ok(String::from_utf8_lossy(&head).into_owned())
+    };
+    asked().is_ok_and(|head| head.ends_with(" 200"))
+}

@@ -1,0 +1,96 @@
+//! A proxy before a store that breaks what passes, in the ways networks and stores do.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How it breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Not at all.
+    None,
+    /// The connection, and every later one, is cut when so many bytes have been sent to the store.
+    CutAfter(u64),
+    /// So many bytes a second to the store.
+    Slow(u64),
+    /// Everything that is sent with a body is answered: no room.
+    Full,
+}
+
+/// A proxy on loopback, ended with its handle.
+pub(crate) struct Proxy {
+    /// Where it answers.
+    pub(crate) address: SocketAddr,
+    fault: Arc<Mutex<Fault>>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    /// Before a server.
+    pub(crate) fn before(server: SocketAddr, fault: Fault) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let fault = Arc::new(Mutex::new(fault));
+        let ended = Arc::new(AtomicBool::new(false));
+        let sent = Arc::new(AtomicU64::new(0));
+        let (shared, over) = (fault.clone(), ended.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (shared, sent) = (shared.clone(), sent.clone());
+                std::thread::spawn(move || carry(client, server, &shared, &sent));
+            }
+        });
+        Self { address, fault, ended }
+    }
+
+    /// From now on.
+    pub(crate) fn set(&self, fault: Fault) {
+        *self.fault.lock().expect("the fault") = fault;
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        let _wakes_it = TcpStream::connect(self.address);
+    }
+}
+
+fn carry(mut client: TcpStream, server: SocketAddr, fault: &Mutex<Fault>, sent: &AtomicU64) {
+    let Ok(mut store) = TcpStream::connect(server) else {
+        return;
+    };
+    if let (Ok(mut from), Ok(mut to)) = (store.try_clone(), client.try_clone()) {
+        std::thread::spawn(move || {
+            let _until_cut = std::io::copy(&mut from, &mut to);
+            let _already = to.shutdown(Shutdown::Both);
+        });
+    }
+    let mut piece = vec![0; 64 << 10];
+    while let Ok(length @ 1..) = client.read(&mut piece) {
+        let total = sent.fetch_add(length as u64, Ordering::Relaxed) + length as u64;
+        let now = *fault.lock().expect("the fault");
+        match now {
+            Fault::CutAfter(limit) if total > limit => break,
+            Fault::Slow(rate) => std::thread::sleep(Duration::from_secs_f64(length as f64 / rate as f64)),
+            Fault::Full if piece.starts_with(b"PUT ") => {
+                let body = "<Error><Code>XMinioStorageFull</Code><Message>no room</Message></Error>";
+                let head =
+                    "HTTP/1.1 507 Insufficient Storage\r\nConnection: close\r\nContent-Type: application/xml\r\n";
+                let _gone = write!(client, "{head}Content-Length: {}\r\n\r\n{body}", body.len());
+                let _until_closed = std::io::copy(&mut client, &mut std::io::sink());
+                break;
+            }
+            _ => {}
+        }
+        if store.write_all(&piece[..length]).is_err() {
+            break;
+        }
+    }
+    let _already = (client.shutdown(Shutdown::Both), store.shutdown(Shutdown::Both));
+}
