@@ -19,6 +19,7 @@ pub(crate) const PREVIOUS: &str = "aa035f9243d54dbce6e1a85732f84cef02c942fc";
 
 /// Helm, which tests the chart.
 pub(crate) const HELM: &str = "4.3.1";
+
 /// An S3 server, for tests. Its releases carry dates.
 pub(crate) const MINIO: &str = "2026.02.12";
 
@@ -98,6 +99,9 @@ pub(crate) fn helm() -> Pin {
         toolchain: None,
         programs: vec![("helm.sh/helm/v4/cmd/helm", "helm")],
         link: format!("-X helm.sh/helm/v4/internal/version.version=v{HELM}"),
+    }
+}
+
 /// An S3 server.
 pub(crate) fn minio() -> Pin {
     Pin {
