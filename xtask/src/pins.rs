@@ -23,8 +23,8 @@ pub(crate) const HELM: &str = "4.3.1";
 /// An S3 server, for tests. Its releases carry dates.
 pub(crate) const MINIO: &str = "2026.02.12";
 
-/// An emulator of Google Cloud Storage, for tests.
-pub(crate) const FAKE_GCS: &str = "1.56.1";
+/// An emulator of Azure Blob Storage, for tests: from npm, pinned in `ground/npm/`.
+pub(crate) const AZURITE: &str = "3.37.0";
 
 /// One folder of `ground/go/` and what to build there.
 pub(crate) struct Pin {
@@ -109,17 +109,6 @@ pub(crate) fn minio() -> Pin {
         version: MINIO.to_owned(),
         toolchain: None,
         programs: vec![("github.com/minio/minio", "minio")],
-        link: String::new(),
-    }
-}
-
-/// An emulator of Google Cloud Storage.
-pub(crate) fn fake_gcs() -> Pin {
-    Pin {
-        name: "fake-gcs-server",
-        version: FAKE_GCS.to_owned(),
-        toolchain: None,
-        programs: vec![("github.com/fsouza/fake-gcs-server", "fake-gcs-server")],
         link: String::new(),
     }
 }

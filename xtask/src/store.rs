@@ -1,15 +1,16 @@
-//! `./x store`: real object stores. MinIO and an emulator of Google Cloud Storage are built by Go into the cache; the tests
-//! that need them are ignored by plain `./x test`, which must work without a Go compiler.
+//! `./x store`: real object stores in the cache: MinIO, built by Go, and azurite, from npm. The tests that need them are ignored
+//! by plain `./x test`, which must work without either. For Google no emulator is at hand that knows the calls of
+//! `object_store`.
 
+use std::fs;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Subcommand;
 
 use crate::paths::Paths;
-use crate::pins::{self, Pin};
 use crate::shell::{cmd, run as show};
-use crate::{golang, setup};
+use crate::{golang, pins, setup};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -47,10 +48,26 @@ pub(crate) fn run(paths: &Paths, verb: &Verb) -> Result<()> {
 
 /// Builds what is missing.
 pub(crate) fn build(paths: &Paths) -> Result<Vec<PathBuf>> {
-    let place = |pin: &Pin| paths.cache.join(pin.name).join(&pin.version);
-    let pins = [pins::minio(), pins::fake_gcs()];
-    for pin in &pins {
-        golang::build(paths, pin, &place(pin))?;
+    let pin = pins::minio();
+    let folder = paths.cache.join(pin.name).join(&pin.version);
+    golang::build(paths, &pin, &folder)?;
+    Ok(vec![folder.join(pin.name), azurite(paths)?])
+}
+
+/// Azurite is scripts for node, which must be there already: its versions and their hashes are in the lock file.
+fn azurite(paths: &Paths) -> Result<PathBuf> {
+    let folder = paths.cache.join("azurite").join(pins::AZURITE);
+    let program = folder.join("azurite");
+    if !program.exists() {
+        let pinned = paths.checkout.join(format!("ground/npm/azurite-{}", pins::AZURITE));
+        fs::create_dir_all(&folder)?;
+        for file in ["package.json", "package-lock.json"] {
+            fs::copy(pinned.join(file), folder.join(file)).with_context(|| format!("{file} of azurite"))?;
+        }
+        let words = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
+        show(cmd("npm", words).current_dir(&folder)).context("azurite needs node and npm: install them")?;
+        // Written last: what was interrupted is not taken for finished.
+        fs::write(&program, "see node_modules\n")?;
     }
-    Ok(pins.iter().map(|pin| place(pin).join(pin.name)).collect())
+    Ok(program)
 }

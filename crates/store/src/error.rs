@@ -190,7 +190,8 @@ fn sort(error: &object_store::Error, words: &str) -> Reason {
     }
     let small = words.to_lowercase();
     let says = |any: &[&str]| any.iter().any(|text| small.contains(text));
-    if says(&["timed out", "timeout", "requesttimeout"]) {
+    // Not "timeout" alone: every error of object_store names its retry_timeout.
+    if says(&["timed out", "request timeout", "requesttimeout", "gateway timeout"]) {
         return Reason::TimedOut;
     }
     if says(&[
@@ -208,4 +209,27 @@ fn sort(error: &object_store::Error, words: &str) -> Reason {
         return Reason::StoreUnreachable;
     }
     Reason::StoreFailed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_stores_are_sorted() {
+        let sorted = |words: &str| {
+            let source = std::io::Error::other(words.to_owned()).into();
+            Error::of(&object_store::Error::Generic { store: "S3", source }, "writing", "b/k").reason
+        };
+        let refused = "after 4 retries, retry_timeout: 30s - HTTP error: tcp connect error: Connection refused";
+        assert_eq!(sorted(refused), Reason::StoreUnreachable);
+        assert_eq!(sorted("HTTP error: operation timed out"), Reason::TimedOut);
+        assert_eq!(
+            sorted("507 Insufficient Storage: <Code>XMinioStorageFull</Code>"),
+            Reason::StoreFull
+        );
+        assert_eq!(sorted("<Code>SignatureDoesNotMatch</Code>"), Reason::AccessDenied);
+        assert_eq!(sorted("<Code>NoSuchBucket</Code>"), Reason::BucketMissing);
+        assert_eq!(sorted("<Code>MalformedXML</Code>"), Reason::StoreFailed);
+    }
 }

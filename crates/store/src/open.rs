@@ -229,21 +229,26 @@ fn azure_suffix(cloud: Option<&str>) -> Result<&'static str, Error> {
 
 fn gcs(block: &GcsStore, secrets: &Path) -> Result<Store, Error> {
     let (bucket, key) = split(&block.path)?;
-    let mut builder = GoogleCloudStorageBuilder::from_env();
-    if block.gcp_secret.is_some() {
-        builder = GoogleCloudStorageBuilder::new();
-        builder = match credentials::file(secrets, "access-token") {
-            Some(bearer) => builder.with_credentials(Arc::new(StaticCredentialProvider::new(GcpCredential { bearer }))),
-            None => builder.with_service_account_key(credentials::needed(secrets, "credentials.json")?),
-        };
-    }
-    if let Some(endpoint) = &block.endpoint {
-        let endpoint = endpoint.trim_end_matches('/');
+    let endpoint = block.endpoint.as_deref().map(|endpoint| endpoint.trim_end_matches('/'));
+    let given = |bearer: String| {
+        let fixed = Arc::new(StaticCredentialProvider::new(GcpCredential { bearer }));
+        GoogleCloudStorageBuilder::new().with_credentials(fixed)
+    };
+    let mut builder = match (&block.gcp_secret, endpoint) {
+        (Some(_), _) => match credentials::file(secrets, "access-token") {
+            Some(token) => given(token),
+            None => {
+                let account = credentials::needed(secrets, "credentials.json")?;
+                GoogleCloudStorageBuilder::new().with_service_account_key(account)
+            }
+        },
+        // An emulator. A pod's identity is never looked up for it, and never sent in plain text: object_store would do both
+        // for uploads in parts, also when told to skip signatures.
+        (None, Some(endpoint)) if endpoint.starts_with("http://") => given(String::new()),
+        (None, _) => GoogleCloudStorageBuilder::from_env(),
+    };
+    if let Some(endpoint) = endpoint {
         builder = builder.with_base_url(endpoint);
-        // Nobody sends a pod's identity in plain text: this is an emulator.
-        if block.gcp_secret.is_none() && endpoint.starts_with("http://") {
-            builder = builder.with_skip_signature(true);
-        }
     }
     let store = builder
         .with_bucket_name(&bucket)

@@ -19,6 +19,23 @@ pub(crate) const USER: &str = "stateward";
 /// With what.
 pub(crate) const PASSWORD: &str = "stateward-secret";
 
+/// The key of Azure's account: any base64.
+pub(crate) const AZURE_KEY: &str = "c3RhdGV3YXJkLXNlY3JldC1zdGF0ZXdhcmQtc2VjcmV0";
+
+/// Makes a container with a signed request; the library that is tested cannot.
+const MAKE_CONTAINER: &str = r#"
+const [port, account, key, container] = process.argv.slice(1);
+const date = new Date().toUTCString(), version = "2021-08-06";
+const text = "PUT" + "\n".repeat(12) + `x-ms-date:${date}\nx-ms-version:${version}\n/${account}/${account}/${container}\nrestype:container`;
+const signature = require("crypto").createHmac("sha256", Buffer.from(key, "base64")).update(text).digest("base64");
+const headers = { "x-ms-date": date, "x-ms-version": version, "Content-Length": 0, Authorization: `SharedKey ${account}:${signature}` };
+const path = `/${account}/${container}?restype=container`;
+require("http").request({ host: "127.0.0.1", port, path, method: "PUT", headers }, answer => {
+  if (answer.statusCode !== 201) { console.error(answer.statusCode); process.exitCode = 1; }
+  answer.pipe(process.stderr);
+}).end();
+"#;
+
 /// A program that `./x store test` built; the newest where there are several.
 pub(crate) fn program(name: &str) -> PathBuf {
     let cache = std::env::var_os("STATEWARD_CACHE").map_or_else(
@@ -70,34 +87,44 @@ impl Server {
             .env("MINIO_ROOT_PASSWORD", PASSWORD)
             .env("MINIO_BROWSER", "off")
             .env("HOME", folder.path());
-        Self::start(command, folder, address, "/minio/health/ready")
+        Self::start(command, folder, address, "/minio/health/ready", " 200")
     }
 
-    /// An emulator of Google Cloud Storage, with these buckets.
-    pub(crate) fn gcs(buckets: &[&str]) -> Self {
+    /// An emulator of Azure Blob Storage, with one container, for the account [`USER`]. Its URL names the account.
+    pub(crate) fn azurite(container: &str) -> Self {
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let folder = tempfile::tempdir().expect("a folder");
         let address = SocketAddr::new(ip, free_port(ip));
-        let data = folder.path().join("data");
-        for bucket in buckets {
-            fs::create_dir_all(data.join(bucket)).expect("a bucket");
-        }
-        let mut command = Command::new(program("fake-gcs-server"));
+        let script = program("azurite").with_file_name("node_modules/azurite/dist/src/blob/main.js");
+        let mut command = Command::new("node");
         command
-            .args(["-scheme", "http", "-backend", "memory", "-host", &ip.to_string()])
+            .arg(script)
+            .args(["--blobHost", &ip.to_string(), "--blobPort", &address.port().to_string()])
+            .args(["--silent", "--skipApiVersionCheck", "--disableTelemetry", "--location"])
+            .arg(folder.path().join("data"))
+            .env("AZURITE_ACCOUNTS", format!("{USER}:{AZURE_KEY}"));
+        // Without a signature it refuses, which is an answer too.
+        let server = Self::start(command, folder, address, "/", " 400");
+        let made = Command::new("node")
             .args([
-                "-port",
+                "-e",
+                MAKE_CONTAINER,
                 &address.port().to_string(),
-                "-public-host",
-                &address.to_string(),
+                USER,
+                AZURE_KEY,
+                container,
             ])
-            .args(["-external-url", &format!("http://{address}")])
-            .arg("-data")
-            .arg(&data);
-        Self::start(command, folder, address, "/storage/v1/b")
+            .output()
+            .expect("node runs");
+        assert!(
+            made.status.success(),
+            "no container: {}",
+            String::from_utf8_lossy(&made.stderr)
+        );
+        server
     }
 
-    fn start(mut command: Command, folder: tempfile::TempDir, address: SocketAddr, path: &str) -> Self {
+    fn start(mut command: Command, folder: tempfile::TempDir, address: SocketAddr, path: &str, code: &str) -> Self {
         let log = fs::File::create(folder.path().join("log")).expect("a log");
         let child = command
             .stdin(Stdio::null())
@@ -107,7 +134,7 @@ impl Server {
             .expect("the server starts");
         let server = Self { child, folder, address };
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !answers(address, path) {
+        while !answers(address, path, code) {
             assert!(Instant::now() < deadline, "it does not answer: {}", server.log());
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -144,7 +171,7 @@ pub(crate) fn aws_files(folder: &Path, user: &str, password: &str) {
     fs::write(folder.join("config"), "[default]\nregion = us-east-1\n").expect("written");
 }
 
-fn answers(address: SocketAddr, path: &str) -> bool {
+fn answers(address: SocketAddr, path: &str, code: &str) -> bool {
     let asked = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;
@@ -153,5 +180,5 @@ fn answers(address: SocketAddr, path: &str) -> bool {
         stream.read_exact(&mut head)?;
         Ok(String::from_utf8_lossy(&head).into_owned())
     };
-    asked().is_ok_and(|head| head.ends_with(" 200"))
+    asked().is_ok_and(|head| head.ends_with(code))
 }
