@@ -24,6 +24,10 @@ pub const LABEL_MEMBER: &str = "etcd_node";
 pub const ANNOTATION_ETCD_VERSION: &str = "etcd.version";
 /// Annotation that a person sets on a pod: this member goes first when the cluster shrinks.
 pub const ANNOTATION_REMOVE_FIRST: &str = "stateward.dev/remove-first";
+/// Annotation of the user on an EtcdCluster: client URLs, with commas between them, of a running cluster that is to be taken over.
+pub const ANNOTATION_ADOPT: &str = "stateward.dev/adopt-endpoints";
+/// Annotation of the user on an EtcdCluster: `true` lets the members that were taken over leave.
+pub const ANNOTATION_RELEASE: &str = "stateward.dev/release-adopted";
 /// Annotation on pods: hash of what the pod was built from, to see whether the spec has moved on.
 pub const ANNOTATION_POD_HASH: &str = "stateward.dev/pod-hash";
 /// Annotation on pods and claims: UID of the EtcdCluster they were made for.

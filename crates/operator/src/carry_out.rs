@@ -256,6 +256,12 @@ impl Hands<'_> {
                     Err(error) => Err(error.into()),
                 }
             }
+            Effect::ReleaseMember { id, cluster, .. } => {
+                match self.somebody_but(*cluster, Some(*id))?.member_remove(*id).await {
+                    Ok(_) | Err(stateward_etcd::Error::MemberNotFound) => Ok(()),
+                    Err(error) => Err(error.into()),
+                }
+            }
             Effect::UpdatePeerUrl {
                 id, peer_url, cluster, ..
             } => {
@@ -532,6 +538,7 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::AddMember { .. } => "add_member",
         Effect::Promote { .. } => "promote",
         Effect::RemoveMember { .. } => "remove_member",
+        Effect::ReleaseMember { .. } => "release_member",
         Effect::UpdatePeerUrl { .. } => "update_peer_url",
         Effect::MoveLeader { .. } => "move_leader",
         Effect::Compact { .. } => "compact",

@@ -4,6 +4,7 @@
 //! Each cluster is its own loop ([`cluster_loop`]), woken by the events of its own objects; a slow or broken one delays no
 //! other. Nothing is remembered between rounds but caches and connections.
 
+mod adopted;
 mod caches;
 mod carry_out;
 mod certificates;

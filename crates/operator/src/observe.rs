@@ -103,7 +103,11 @@ pub(crate) async fn observe(
         }
     }
     memory.connections.keep_only(|member| pods.contains_key(member));
-    let clients = listen(shared, key, intent, record, &pods, memory, &mut world).await;
+    let mut clients = listen(shared, key, intent, &pods, memory, &mut world).await;
+    if crate::adopted::are_needed(intent, &world) {
+        listen_to_adopted(shared, key, cluster, intent, memory, &mut world, &mut clients).await;
+    }
+    world.list = prove(record, &world, &clients).await;
     if world.voices.values().any(|voice| matches!(voice, Voice::Silent(_))) {
         // Kubernetes may not notice when it speaks again.
         look_again = look_again.into_iter().chain([SILENCE_INTERVAL]).min();
@@ -188,12 +192,40 @@ pub(crate) fn dead_since(node: &Node) -> Option<Timestamp> {
     })
 }
 
-/// Asks every member that may answer, all at once, and has one of them prove the list.
+/// Asks the members of a cluster that is being taken over, under the names of their endpoints.
+async fn listen_to_adopted(
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+    intent: &Intent,
+    memory: &mut Memory,
+    world: &mut World,
+    clients: &mut BTreeMap<MemberName, Client>,
+) {
+    let connections = crate::adopted::connect(shared, key, cluster, intent, &mut memory.secrets).await;
+    let questions = connections.into_iter().map(async |(name, client)| match client {
+        Ok(client) => {
+            let asked = ask(&client.with_request_timeout(Duration::from_secs(1))).await;
+            (name, Some(client), asked.map_err(|error| in_words(&error)))
+        }
+        Err(why) => (name, None, Err(why)),
+    });
+    for (name, client, asked) in join_all(questions).await {
+        match asked {
+            Ok(asked) => {
+                world.voices.insert(name.clone(), Voice::Answered(asked.answer));
+                clients.extend(client.map(|client| (name, client)));
+            }
+            Err(why) => drop(world.voices.insert(name, Voice::Silent(why))),
+        }
+    }
+}
+
+/// Asks every member that may answer, all at once.
 async fn listen(
     shared: &Shared,
     key: &Key,
     intent: &Intent,
-    record: &Record,
     pods: &BTreeMap<MemberName, Arc<Pod>>,
     memory: &mut Memory,
     world: &mut World,
@@ -237,7 +269,6 @@ async fn listen(
     alarms.dedup();
     spread_alarms(&mut world.voices, &alarms);
     clients.retain(|name, _| matches!(world.voices.get(name), Some(Voice::Answered(_))));
-    world.list = prove(record, world, &clients).await;
     clients
 }
 

@@ -170,6 +170,15 @@ impl Sim<'_> {
                 self.tell(|| format!("etcd: {member} is out of the list"));
                 Ok(())
             }
+            Effect::ReleaseMember {
+                member,
+                id,
+                cluster: of,
+            } => {
+                self.remove_member(*of, *id)?;
+                self.tell(|| format!("etcd: {member}, which was taken over, is out of the list"));
+                Ok(())
+            }
             Effect::UpdatePeerUrl {
                 id,
                 peer_url,

@@ -13,7 +13,12 @@ use crate::sim::Sim;
 const HEALTH_INTERVAL: Ms = 5000;
 
 pub(crate) fn peer_url(name: &MemberName) -> String {
-    format!("http://{name}.demo.default.svc:2380")
+    let service = if name.0.starts_with(crate::elsewhere::OLD) {
+        "old"
+    } else {
+        "demo"
+    };
+    format!("http://{name}.{service}.default.svc:2380")
 }
 
 fn hash(parts: &[&str]) -> u64 {
@@ -24,7 +29,7 @@ fn hash(parts: &[&str]) -> u64 {
     hash
 }
 
-enum Start {
+pub(crate) enum Start {
     Serve,
     Hang,
     Exit(i32, String),
@@ -208,7 +213,14 @@ impl Sim<'_> {
     }
 
     /// A first member makes a cluster. IDs follow from URLs and token, so the same ones give the same cluster again.
-    fn found(&mut self, owner: Id, name: &MemberName, place: Id, token: &str, first: &[MemberName]) -> Start {
+    pub(crate) fn found(
+        &mut self,
+        owner: Id,
+        name: &MemberName,
+        place: Id,
+        token: &str,
+        first: &[MemberName],
+    ) -> Start {
         let mut conf: Conf = first
             .iter()
             .map(|name| Listed {

@@ -5,6 +5,7 @@
 
 mod carry_out;
 mod dice;
+mod elsewhere;
 mod etcd;
 mod faults;
 mod history;

@@ -217,6 +217,7 @@ impl Sim<'_> {
             Some(_) => world.conflicts.push("service demo".into()),
             None => {}
         }
+        self.hear_elsewhere(&cluster.intent, &mut world, &mut asked);
         world.list = self.proven_list(&asked);
         world
     }

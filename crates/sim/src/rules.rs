@@ -103,6 +103,25 @@ impl Sim<'_> {
                         );
                     }
                 }
+                Effect::ReleaseMember { id, .. } => {
+                    changes += 1;
+                    if !intent.release_adopted || listed.values().any(|line| line.id == *id) {
+                        self.break_rule(name::STRANGERS, format!("{effect} without the user's word"));
+                    }
+                    let well = |line: &&stateward_plan::etcd::Listed| {
+                        let mut voices = world.voices.values();
+                        voices.any(|voice| matches!(voice, Voice::Answered(answer) if answer.id == line.id && answer.leader.is_some()))
+                    };
+                    let stay: Vec<_> = world
+                        .list
+                        .iter()
+                        .flat_map(|list| list.voters())
+                        .filter(|line| line.id != *id)
+                        .collect();
+                    if stay.iter().filter(|line| well(line)).count() < stay.len() / 2 + 1 {
+                        self.break_rule(name::QUORUM, format!("{effect} leaves no quorum"));
+                    }
+                }
                 Effect::DeletePod { member, how, .. } => {
                     let voter = is_healthy_voter(member);
                     stopped += usize::from(voter);

@@ -91,6 +91,8 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
             .unwrap_or(&long),
         backup_first: false,
         ignore_old_claims: false,
+        adopt: Vec::new(),
+        release_adopted: false,
         defragment_above: None,
     }
 }

@@ -15,6 +15,9 @@ pub(super) fn bootstrap(view: &View<'_>, record: &mut Record) -> Option<Step> {
 
 fn begin(view: &View<'_>, record: &mut Record) -> Step {
     let (world, intent) = (view.world, view.intent);
+    if let Some(step) = super::adopt::begin(view) {
+        return step;
+    }
     if let Some(list) = &world.list {
         // The record was lost (an object restored without its status), the cluster was not: take it up again.
         record.bootstrap = Some(Bootstrapped {

@@ -65,6 +65,12 @@ pub enum Effect {
         pod: Option<Uid>,
         claim: Option<Uid>,
     },
+    /// Take a member out of the list that somebody else made and the user lets go. Nothing of it in Kubernetes is ours.
+    ReleaseMember {
+        member: MemberName,
+        id: MemberId,
+        cluster: ClusterId,
+    },
     /// Change where peers reach a member.
     UpdatePeerUrl {
         member: MemberName,
@@ -163,7 +169,10 @@ impl Effect {
     /// It takes away something that cannot be brought back by the next round.
     pub fn is_destructive(&self) -> bool {
         match self {
-            Self::DeletePod { .. } | Self::DeleteClaim { .. } | Self::RemoveMember { .. } => true,
+            Self::DeletePod { .. }
+            | Self::DeleteClaim { .. }
+            | Self::RemoveMember { .. }
+            | Self::ReleaseMember { .. } => true,
             Self::CreatePod { launch, .. } => matches!(launch, Launch::ForceNew | Launch::Restore { .. }),
             _ => false,
         }
@@ -176,6 +185,7 @@ impl Effect {
             Self::AddMember { .. }
                 | Self::Promote { .. }
                 | Self::RemoveMember { .. }
+                | Self::ReleaseMember { .. }
                 | Self::UpdatePeerUrl { .. }
                 | Self::MoveLeader { .. }
                 | Self::Compact { .. }
@@ -211,6 +221,7 @@ impl fmt::Display for Effect {
             }
             Self::Promote { member, id, .. } => write!(f, "promote {member} ({id})"),
             Self::RemoveMember { member, id, .. } => write!(f, "remove member {member} ({id})"),
+            Self::ReleaseMember { member, id, .. } => write!(f, "let member {member} ({id}) go, which was taken over"),
             Self::UpdatePeerUrl { member, peer_url, .. } => write!(f, "let peers reach {member} at {peer_url}"),
             Self::MoveLeader { from, to, .. } => write!(f, "move leadership from {from} to {to}"),
             Self::Compact { .. } => write!(f, "compact"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use stateward_api::etcd_cluster::{self as api, OnQuorumLoss};
-use stateward_api::{EtcdCluster, EtcdVersion};
+use stateward_api::{EtcdCluster, EtcdVersion, names};
 
 use super::manifests;
 use super::world::{MemberName, Uid};
@@ -59,6 +59,10 @@ pub struct Intent {
     pub backup_first: bool,
     /// Begin although claims of an earlier cluster of this name are there.
     pub ignore_old_claims: bool,
+    /// Client URLs of a running cluster that is to be taken over instead of founding one.
+    pub adopt: Vec<String>,
+    /// Its members may leave.
+    pub release_adopted: bool,
     /// Give back a member's free space when it is more than half of a database larger than this.
     pub defragment_above: Option<u64>,
 }
@@ -206,6 +210,17 @@ impl Intent {
             backup_first: false,
             ignore_old_claims: annotations
                 .is_some_and(|all| all.get(IGNORE_OLD_CLAIMS).is_some_and(|value| value == "true")),
+            adopt: annotations
+                .and_then(|all| all.get(names::ANNOTATION_ADOPT))
+                .map(|urls| {
+                    urls.split(',')
+                        .map(|url| url.trim().to_owned())
+                        .filter(|url| !url.is_empty())
+                        .collect()
+                })
+                .unwrap_or_default(),
+            release_adopted: annotations
+                .is_some_and(|all| all.get(names::ANNOTATION_RELEASE).is_some_and(|value| value == "true")),
             defragment_above: (!care.disabled).then_some(min_size),
             domain: cluster.cluster_domain().trim_matches('.').to_owned(),
         })

@@ -3,6 +3,7 @@
 //! Each file is a chapter of the operations manual; this one says in which order they are asked. The first chapter that
 //! has something to do decides the round. The next round starts from observation again.
 
+mod adopt;
 mod bootstrap;
 mod care;
 mod cleanup;
@@ -256,6 +257,7 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         .or_else(|| grow::grow(view))
         .or_else(|| shrink::shrink(view))
         .or_else(|| care::clear_alarms(view))
+        .or_else(|| adopt::release(view))
         .or_else(|| roll::roll(view, record))
         .or_else(|| care::care(view))
         .or_else(|| wait::wait(view))

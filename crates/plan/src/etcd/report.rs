@@ -166,7 +166,7 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
         Statement::yes("VersionRefused", refused.to_string())
     } else if let Some(doing) = stuck.filter(|doing| !matches!(doing.reason, "Paused" | "Hibernating")) {
         Statement::yes(doing.reason, doing.message.clone())
-    } else if !strangers.is_empty() {
+    } else if !strangers.is_empty() && view.intent.adopt.is_empty() {
         Statement::yes(
             "UnknownMembers",
             format!(

@@ -1,0 +1,172 @@
+//! Moving in: a running cluster that somebody else made is taken over. Our members join it one after another, which is `grow`'s work, since
+//! members that are not ours neither fill a place nor take one; then, with the user's word, the others leave.
+//!
+//! Two words of the user, both annotations: the endpoints of the cluster to take over, and later that its members may leave. Between the two
+//! lies what only the user can do: lead the clients to the new members.
+
+use super::members::owner;
+use super::{Effect, LATER, Listed, MemberId, MemberName, Note, SOON, Step, View, Voice, Work};
+
+/// Instead of a bootstrap: nothing is founded, since the cluster is there. `None`: it answers, and can be taken up.
+pub(super) fn begin(view: &View<'_>) -> Option<Step> {
+    if view.intent.adopt.is_empty() {
+        return None;
+    }
+    if view.world.list.is_none() {
+        let silent: Vec<String> = view.world.voices.iter().filter_map(silence).collect();
+        let why = if silent.is_empty() {
+            "it has no leader".to_owned()
+        } else {
+            silent.join("; ")
+        };
+        return Some(
+            Step::new(
+                Work::Creating,
+                "WaitingForAdopted",
+                format!("the cluster to be taken over (annotation stateward.dev/adopt-endpoints) does not prove its member list: {why}"),
+            )
+            .wake(LATER),
+        );
+    }
+    let other = answers(view).find(|(_, version)| version.minor() != view.version.minor());
+    other.map(|(endpoint, version)| {
+        Step::new(
+            Work::Stuck,
+            "AdoptedVersionDiffers",
+            format!(
+                "{endpoint} runs etcd {version} and spec.version is {}: set spec.version to a 3.{}.x, and change it when the old members have left",
+                view.version,
+                version.minor()
+            ),
+        )
+        .wake(LATER)
+    })
+}
+
+/// All of ours are in and well: the others leave one by one, when they may.
+pub(super) fn release(view: &View<'_>) -> Option<Step> {
+    let list = view.world.list.as_ref()?;
+    let strangers: Vec<&Listed> = list
+        .members
+        .iter()
+        .filter(|line| owner(view.intent, line).is_none())
+        .collect();
+    if view.intent.adopt.is_empty() || strangers.is_empty() {
+        return None;
+    }
+    if view.voters().count() < view.intent.size || !view.all_voters_healthy() {
+        return None; // other chapters say what is waited for
+    }
+    let names = |strangers: &[&Listed]| strangers.iter().map(|line| name(line).0).collect::<Vec<_>>().join(", ");
+    if !view.intent.release_adopted {
+        return Some(Step::new(
+            Work::Changing,
+            "WaitingForRelease",
+            format!(
+                "all {} members have joined. When every client uses the service {}, set the annotation stateward.dev/release-adopted: \"true\", and the old members leave: {}",
+                view.intent.size,
+                stateward_api::names::client_service(&view.intent.name),
+                names(&strangers)
+            ),
+        ));
+    }
+    // Leadership goes first, so that no removal costs an election.
+    if let Some(leader) = list
+        .leader
+        .filter(|leader| strangers.iter().any(|line| line.id == *leader))
+        && answers(view).any(|(_, version)| version.at_least(3, 3, 0))
+        && answered(view, leader)
+    {
+        let next = view.voters().find(|member| member.is_healthy())?.listed?;
+        let hand_over = Effect::MoveLeader {
+            from: leader,
+            to: next.id,
+            cluster: list.cluster,
+        };
+        return Some(
+            Step::new(
+                Work::Scaling,
+                "MovingLeadership",
+                "the leader is one of the old members and hands over before they leave",
+            )
+            .with([hand_over])
+            .wake(SOON),
+        );
+    }
+    let victim = strangers.iter().max_by_key(|line| {
+        (
+            line.learner,
+            !answered(view, line.id),
+            list.leader != Some(line.id),
+            line.id,
+        )
+    })?;
+    // Those that stay and answer must be a quorum of those that stay (rule 1).
+    let stay = list.voters().filter(|line| line.id != victim.id).count();
+    let well = view.voters().filter(|member| member.is_healthy()).count()
+        + strangers
+            .iter()
+            .filter(|line| !line.learner && line.id != victim.id && answered(view, line.id))
+            .count();
+    if !victim.learner && well < stay / 2 + 1 {
+        return Some(
+            Step::new(
+                Work::Scaling,
+                "WaitingForHealth",
+                format!("{} leaves when a quorum of the members that stay answers", name(victim)),
+            )
+            .wake(LATER),
+        );
+    }
+    let release = Effect::ReleaseMember {
+        member: name(victim),
+        id: victim.id,
+        cluster: list.cluster,
+    };
+    let note = Note {
+        warning: false,
+        reason: "MemberReleased",
+        message: format!(
+            "{} ({}), which was taken over, left; its pod can be deleted",
+            name(victim),
+            victim.id
+        ),
+    };
+    Some(
+        Step::new(
+            Work::Scaling,
+            "ReleasingMember",
+            format!("the old members leave: {}", names(&strangers)),
+        )
+        .with([release, Effect::Tell(note)])
+        .wake(LATER),
+    )
+}
+
+fn name(line: &Listed) -> MemberName {
+    line.name.clone().unwrap_or_else(|| MemberName(line.id.to_string()))
+}
+
+/// What those that were asked by their endpoints said of themselves: endpoint and version.
+fn answers<'a>(view: &'a View<'_>) -> impl Iterator<Item = (&'a MemberName, &'a stateward_api::EtcdVersion)> {
+    let voices = view.world.voices.iter();
+    voices
+        .filter(|(name, _)| view.intent.adopt.contains(&name.0))
+        .filter_map(|(name, voice)| match voice {
+            Voice::Answered(answer) => Some((name, &answer.version)),
+            Voice::Silent(_) => None,
+        })
+}
+
+/// A member answers and sees a leader.
+fn answered(view: &View<'_>, id: MemberId) -> bool {
+    let mut voices = view.world.voices.values();
+    voices.any(|voice| matches!(voice, Voice::Answered(answer) if answer.id == id && answer.leader.is_some()))
+}
+
+fn silence((name, voice): (&MemberName, &Voice)) -> Option<String> {
+    match voice {
+        Voice::Silent(why) => Some(format!("{name}: {why}")),
+        Voice::Answered(_) => None,
+    }
+}
