@@ -59,7 +59,7 @@ pub enum Task {
 }
 
 /// A store and how files in it are packed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Place {
     /// The store block, its `path` as the user wrote it.

@@ -215,6 +215,18 @@ pub struct EtcdBackupStatus {
     /// The attempt that is under way, written before it starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<BackupAttempt>,
+    /// The number of the last attempt; it also counts those that are over.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub attempts: i64,
+    /// The latest scheduled time for which an attempt was started.
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
+    pub last_schedule_time: Option<Time>,
+    /// What the last attempt was made with: a failing backup is tried again at once when the spec or a Secret changes.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub attempted_with: String,
+    /// Failed attempts to delete the files of this object, which is being deleted.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub failed_deletions: i64,
     /// Failed attempts since the last good backup.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub consecutive_failures: i64,
@@ -236,15 +248,39 @@ pub struct BackupAttempt {
     /// Number of the attempt, counted from 1 over the life of the object.
     #[serde(default)]
     pub number: i64,
+    /// What is done.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub kind: AttemptKind,
     /// The pod that does the work.
     #[serde(default)]
     pub pod: String,
+    /// Its UID, once it was seen: a pod that is not there any more has vanished, and is not made again.
+    #[serde(
+        rename = "podUID",
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "is_default"
+    )]
+    pub pod_uid: String,
     /// When it started.
     #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     /// The scheduled time it stands for.
     #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub scheduled_for: Option<Time>,
+}
+
+/// What an attempt does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
+pub enum AttemptKind {
+    /// Take a snapshot to the store.
+    #[default]
+    Backup,
+    /// Restore it into a scratch member, to prove it.
+    Prove,
+    /// Delete the files.
+    Delete,
 }
 
 /// One backup in the store.

@@ -43,6 +43,8 @@ pub const RESERVED_PREFIX: &str = "stateward.dev/";
 pub const FINALIZER_PERIODIC_BACKUP: &str = "backup-operator-periodic";
 /// Finalizer on EtcdBackups whose files go with them.
 pub const FINALIZER_BACKUP_FILES: &str = "stateward.dev/backup-files";
+/// `app.kubernetes.io/name` of the pods that take and restore backups.
+pub const APP_AGENT: &str = "stateward-agent";
 /// Who writes: the name for server-side apply, events and `app.kubernetes.io/managed-by`.
 pub const MANAGER: &str = "stateward";
 
@@ -63,6 +65,19 @@ pub fn member(cluster: &str, mut entropy: u64) -> String {
     });
     let suffix: String = suffix.collect();
     format!("{cluster}-{suffix}")
+}
+
+/// The name of a pod that works for an object: `<object>-<what>`, shortened to one DNS label where it must be, with
+/// `digest` (letters and digits that stand for the whole name) in the place of what is cut off.
+pub fn agent_pod(object: &str, what: &str, digest: &str) -> String {
+    let object = object.replace('.', "-");
+    let name = format!("{object}-{what}");
+    if name.len() <= 63 {
+        return name;
+    }
+    let room = 63_usize.saturating_sub(what.len() + digest.len() + 2);
+    let kept: String = object.chars().take(room).collect();
+    format!("{}-{digest}-{what}", kept.trim_end_matches('-'))
 }
 
 /// The name of a member's claim: the member's own.

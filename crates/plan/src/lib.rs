@@ -2,4 +2,7 @@
 //! order. Nothing here touches a clock, a socket, a file or a random number: what a decision needs is in its arguments,
 //! so every history can be replayed. One folder an engine.
 
+pub mod agent;
+pub mod backup;
+pub mod cron;
 pub mod etcd;

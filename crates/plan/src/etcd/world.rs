@@ -8,6 +8,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use stateward_api::EtcdVersion;
+use stateward_api::agent::Place;
 
 /// The name of a member: also its pod's name, its hostname and its claim's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -130,6 +131,12 @@ pub struct BackupPoint {
     pub revision: i64,
     /// When it was taken.
     pub taken: Timestamp,
+    /// Where it is.
+    pub place: Place,
+    /// The file in the store.
+    pub location: String,
+    /// SHA-256 of the snapshot, in hexadecimal.
+    pub sha256: String,
 }
 
 /// A member's pod as Kubernetes shows it.

@@ -10,6 +10,7 @@ mod service;
 pub use budget::budget;
 pub use claim::claim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+pub(crate) use pod::restricted;
 pub use pod::{TlsSecrets, pod, relabel, tls_secrets};
 pub use service::{client_service, peer_service};
 use sha2::{Digest, Sha256};
@@ -44,7 +45,7 @@ fn owner(cluster: &EtcdCluster) -> OwnerReference {
 
 /// A short hash of anything that can be written as JSON. Fields that are not set do not count, so that a new optional
 /// field in a later version changes no hash, and so restarts no pod (rule 6).
-pub(super) fn hash(value: &impl serde::Serialize) -> String {
+pub(crate) fn hash(value: &impl serde::Serialize) -> String {
     let json = serde_json::to_vec(value).unwrap_or_default();
     Sha256::digest(json)
         .iter()

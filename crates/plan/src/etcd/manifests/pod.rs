@@ -408,7 +408,7 @@ fn ours(cluster: &EtcdCluster) -> LabelSelector {
     }
 }
 
-fn restricted() -> PodSecurityContext {
+pub(crate) fn restricted() -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),
         run_as_user: Some(NOBODY),

@@ -1,0 +1,82 @@
+//! `continuous`: one pod streams every change to the store, from the first good backup on. Its name is fixed, so there is
+//! never a second; Kubernetes starts its program again when it ends. How far it is, it is asked slowly.
+
+use std::time::Duration;
+
+use stateward_api::etcd_backup::{EtcdBackupStatus, RestorablePoint};
+
+use super::world::Source;
+use super::{Effect, Mood, Step, View, manifests, stop, tell};
+use crate::agent::State;
+
+/// How often it is asked how far it is.
+const ASK: Duration = Duration::from_secs(10);
+
+pub(super) fn follow(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
+    let name = manifests::follower_name(view);
+    let agent = view.world.agents.get(&name);
+    if !view.plan().continuous {
+        status.latest_restorable = None;
+        return match agent {
+            Some(agent) if agent.terminating.is_none() => Step::default().with([stop(&name, agent)]),
+            _ => Step::default(),
+        };
+    }
+    let Some(newest) = status.backups.first() else {
+        return Step::default(); // changes are worth nothing without a snapshot to start from
+    };
+    let snapshot = RestorablePoint {
+        revision: newest.revision,
+        time: newest.completed_at.clone(),
+    };
+    let said = view.world.progress.as_ref();
+    let latest = [
+        Some(snapshot),
+        said.and_then(|said| said.latest.clone()),
+        status.latest_restorable.clone(),
+    ];
+    status.latest_restorable = latest.into_iter().flatten().max_by_key(|point| point.revision);
+    let Some(agent) = agent else {
+        let can_start = match &view.world.source {
+            Source::Endpoints => true,
+            Source::NoCluster => false,
+            Source::Cluster(cluster) => !cluster.members.is_empty(),
+        };
+        return match manifests::follower(view, status).filter(|_| can_start && view.world.missing.is_none()) {
+            Some(pod) => Step::default().with([
+                Effect::CreatePod(Box::new(pod)),
+                tell(
+                    false,
+                    "Following",
+                    format!("pod {name} streams every change to the store"),
+                ),
+            ]),
+            None => Step::default(),
+        };
+    };
+    if agent.terminating.is_some() {
+        return Step::default();
+    }
+    let outdated = manifests::follower_task(view).is_some_and(|task| task != agent.task);
+    match &agent.state {
+        _ if outdated => Step::default().with([stop(&name, agent)]),
+        State::Said(_) | State::Died(_) => Step::default().with([
+            stop(&name, agent),
+            tell(true, "FollowerEnded", format!("pod {name} ended and is made again")),
+        ]),
+        State::Waiting(None) => Step::default().wake(ASK),
+        State::Waiting(Some(why)) => trouble(format!(
+            "changes are not streamed to the store: pod {name} waits: {why}"
+        )),
+        State::Running => match said {
+            Some(said) if !said.problem.is_empty() => {
+                trouble(format!("changes are not streamed to the store: {}", said.problem))
+            }
+            _ => Step::default().wake(ASK),
+        },
+    }
+}
+
+fn trouble(message: String) -> Step {
+    Step::say(Mood::Troubled, "NotFollowing", message).wake(ASK)
+}

@@ -1,0 +1,62 @@
+//! What the user sees: conditions and the words of what is waited for. Saying the same again changes nothing.
+
+use stateward_api::conditions::{self, Condition, ConditionStatus, types};
+use stateward_api::etcd_backup::EtcdBackupStatus;
+
+use super::{Mood, View, Words};
+
+pub(super) fn report(view: &View<'_>, old: &EtcdBackupStatus, status: &mut EtcdBackupStatus, words: Option<&Words>) {
+    let generation = view.backup.metadata.generation;
+    status.observed_generation = generation;
+    status.waiting = words.map(|words| words.message.clone()).unwrap_or_default();
+    let troubled = words.filter(|words| words.mood == Mood::Troubled);
+    let failing = status.consecutive_failures > 0;
+    if troubled.is_none() && !failing && view.backup.metadata.deletion_timestamp.is_none() {
+        status.reason.clear();
+    }
+    if words.is_none() && failing {
+        let next = status.next_backup_time.as_ref().map(|time| time.0);
+        let when = next.map(|time| format!("at {time} ")).unwrap_or_default();
+        status.waiting = format!(
+            "tried again {when}after {} failures: {}",
+            status.consecutive_failures, status.reason
+        );
+    }
+    let degraded = match troubled {
+        Some(words) => (ConditionStatus::True, words.reason.clone(), words.message.clone()),
+        // The last failure holds until an attempt succeeds.
+        None if failing => {
+            let said = conditions::get(&old.conditions, types::DEGRADED);
+            let reason = said.map(|said| said.reason.clone()).filter(|reason| reason != FINE);
+            (
+                ConditionStatus::True,
+                reason.unwrap_or_else(|| "BackupFailed".into()),
+                status.reason.clone(),
+            )
+        }
+        None => (ConditionStatus::False, FINE.to_owned(), String::new()),
+    };
+    let working = words.filter(|words| words.mood == Mood::Working);
+    let progressing = match working {
+        Some(words) => (ConditionStatus::True, words.reason.clone(), words.message.clone()),
+        None if status.current.is_some() => (ConditionStatus::True, "Running".to_owned(), String::new()),
+        None => (ConditionStatus::False, FINE.to_owned(), String::new()),
+    };
+    let complete = if status.succeeded {
+        (ConditionStatus::True, "Succeeded".to_owned(), String::new())
+    } else {
+        let reason = if failing { "Failed" } else { "NotYet" };
+        (ConditionStatus::False, reason.to_owned(), status.reason.clone())
+    };
+    let now = view.stamp();
+    for (type_, (holds, reason, message)) in [
+        (types::COMPLETE, complete),
+        (types::PROGRESSING, progressing),
+        (types::DEGRADED, degraded),
+    ] {
+        let condition = Condition::new(type_, holds, &reason, message).observed(generation);
+        conditions::set(&mut status.conditions, condition, &now);
+    }
+}
+
+const FINE: &str = "AsExpected";
