@@ -3,6 +3,7 @@
 
 mod bench;
 mod ground;
+mod kubectl;
 mod log;
 mod scenarios;
 mod story;

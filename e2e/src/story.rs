@@ -20,6 +20,12 @@ pub(crate) async fn tell(test: &Test) {
             }
         }
     }
+    if let Ok(backups) = test.backups().list(&ListParams::default()).await {
+        for backup in backups {
+            let status = serde_json::to_string(&backup.status).unwrap_or_default();
+            println!("  EtcdBackup {}: {status}", backup.name_any());
+        }
+    }
     println!("  --- events");
     let events: Api<Event> = Api::namespaced(test.client.clone(), &test.namespace);
     if let Ok(mut events) = events.list(&ListParams::default()).await {

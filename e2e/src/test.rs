@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use stateward_api::conditions::{is_true, types};
-use stateward_api::{EtcdCluster, names};
+use stateward_api::{EtcdBackup, EtcdCluster, names};
 use stateward_etcd::{Client, Timeouts, Tls};
 
 use crate::ground::{Fault, Ground};
@@ -77,6 +77,9 @@ impl Test {
     /// Deletes the clusters and waits until their pods are gone, then the namespace, which Kubernetes clears in its own
     /// time.
     pub(crate) async fn clean_up(&self) -> Result<()> {
+        self.backups()
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await?;
         self.clusters()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await?;
@@ -97,6 +100,11 @@ impl Test {
 
     /// The clusters of the namespace.
     pub(crate) fn clusters(&self) -> Api<EtcdCluster> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Its EtcdBackups.
+    pub(crate) fn backups(&self) -> Api<EtcdBackup> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

@@ -24,6 +24,8 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
 
 /// The suite, compiled, with what it needs to know.
 pub(crate) fn suite(paths: &Paths, ground: &str, arguments: &[String]) -> Result<Command> {
+    // Its pods that take and restore backups run this program.
+    cargo::build("stateward")?;
     let mut command = Command::new(cargo::build("stateward-e2e")?);
     command.args(["--ground", ground]).args(arguments);
     command

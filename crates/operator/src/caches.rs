@@ -12,7 +12,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Resource;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
-use stateward_api::EtcdCluster;
+use stateward_api::{EtcdBackup, EtcdCluster};
 use tokio::sync::watch;
 
 /// A cluster, or whatever else is found by namespace and name.
@@ -40,6 +40,9 @@ impl std::fmt::Display for Key {
 /// Everything that is watched.
 pub(crate) struct Caches {
     pub(crate) clusters: Index<EtcdCluster>,
+    pub(crate) backups: Index<EtcdBackup>,
+    /// The pods of agents, by what they work for: see [`owner_key`].
+    pub(crate) agents: Index<Pod>,
     pub(crate) pods: Index<Pod>,
     pub(crate) claims: Index<PersistentVolumeClaim>,
     pub(crate) services: Index<Service>,
@@ -52,6 +55,8 @@ impl Caches {
     pub(crate) fn new() -> Self {
         Self {
             clusters: Index::new(own_key),
+            backups: Index::new(own_key),
+            agents: Index::new(agent_key),
             pods: Index::new(label_key),
             claims: Index::new(label_key),
             services: Index::new(label_key),
@@ -64,6 +69,8 @@ impl Caches {
     /// Waits until everything that decisions rest on was listed once.
     pub(crate) async fn synced(&self) {
         self.clusters.synced().await;
+        self.backups.synced().await;
+        self.agents.synced().await;
         self.pods.synced().await;
         self.claims.synced().await;
         self.services.synced().await;
@@ -83,6 +90,26 @@ fn label_key<K: Resource>(object: &K) -> Option<Key> {
     let meta = object.meta();
     let cluster = meta.labels.as_ref()?.get(stateward_api::names::LABEL_CLUSTER)?;
     Some(Key::new(meta.namespace.clone().unwrap_or_default(), cluster.clone()))
+}
+
+/// The object that an agent's pod works for: the kind is part of the name, since two kinds may have objects of one name.
+fn agent_key(pod: &Pod) -> Option<Key> {
+    let meta = &pod.metadata;
+    let owner = meta
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true))?;
+    Some(owner_key(
+        meta.namespace.as_deref().unwrap_or_default(),
+        &owner.kind,
+        &owner.name,
+    ))
+}
+
+/// The key of what belongs to an object of a kind.
+pub(crate) fn owner_key(namespace: &str, kind: &str, name: &str) -> Key {
+    Key::new(namespace, format!("{kind}/{name}"))
 }
 
 /// Objects of one kind by what they belong to.
@@ -150,6 +177,16 @@ impl<K: Resource> Index<K> {
             .iter()
             .filter(|(_, objects)| objects.values().any(|object| test(object)))
             .map(|(key, _)| key.clone())
+            .collect()
+    }
+
+    /// All objects. For rare events only.
+    pub(crate) fn all(&self) -> Vec<Arc<K>> {
+        self.read()
+            .objects
+            .values()
+            .flat_map(BTreeMap::values)
+            .cloned()
             .collect()
     }
 

@@ -3,6 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// The project's image of this version.
+pub const AGENT_IMAGE: &str = concat!("ghcr.io/stateward/stateward:", env!("CARGO_PKG_VERSION"));
+
 /// The operator's settings.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -16,6 +19,8 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// How it is made sure that only one operator acts; `None`: the caller knows that there is only one.
     pub election: Option<Election>,
+    /// The image with this program, which the pods run that take and restore backups.
+    pub agent_image: String,
     /// How often the members of a quiet cluster are asked how they are.
     pub health_interval: Duration,
 }
@@ -53,6 +58,7 @@ impl Default for Config {
             manage_crds: true,
             listen: None,
             election: None,
+            agent_image: AGENT_IMAGE.to_owned(),
             health_interval: Duration::from_secs(10),
         }
     }

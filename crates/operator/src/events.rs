@@ -1,4 +1,4 @@
-//! Kubernetes Events on the EtcdCluster. The same words are said once in a while, not every round; saying them never
+//! Kubernetes Events on the objects that are looked after. The same words are said once in a while, not every round; saying them never
 //! holds a round up.
 
 use std::collections::HashMap;
@@ -10,10 +10,10 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
-use stateward_api::{EtcdCluster, names};
+use stateward_api::names;
 use stateward_plan::etcd::Note;
 
-/// For how long the same words about the same cluster are not said again.
+/// For how long the same words about the same object are not said again.
 const QUIET: Duration = Duration::from_secs(600);
 
 /// Writes events.
@@ -32,15 +32,17 @@ impl Events {
     }
 
     /// Says it, in the background.
-    pub(crate) fn tell(&self, cluster: &EtcdCluster, note: &Note) {
-        if !self.is_news(cluster, note) {
+    pub(crate) fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, note: &Note) {
+        let meta = object.meta();
+        if !self.is_news(meta.uid.as_deref().unwrap_or_default(), note) {
             return;
         }
         let now = Timestamp::now();
-        let namespace = cluster.namespace().to_owned();
+        let namespace = meta.namespace.clone().unwrap_or_default();
+        let name = meta.name.as_deref().unwrap_or_default();
         let event = Event {
             metadata: ObjectMeta {
-                name: Some(format!("{}.{:x}", cluster.name(), now.as_nanosecond())),
+                name: Some(format!("{name}.{:x}", now.as_nanosecond())),
                 namespace: Some(namespace.clone()),
                 ..ObjectMeta::default()
             },
@@ -50,7 +52,7 @@ impl Events {
             note: Some(note.message.chars().take(1000).collect()),
             type_: Some(if note.warning { "Warning" } else { "Normal" }.to_owned()),
             event_time: Some(MicroTime(now)),
-            regarding: Some(cluster.object_ref(&())),
+            regarding: Some(object.object_ref(&())),
             reporting_controller: Some(names::MANAGER.to_owned()),
             reporting_instance: Some(names::MANAGER.to_owned()),
             ..Event::default()
@@ -65,10 +67,9 @@ impl Events {
         });
     }
 
-    fn is_news(&self, cluster: &EtcdCluster, note: &Note) -> bool {
+    fn is_news(&self, uid: &str, note: &Note) -> bool {
         let mut said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let uid = cluster.metadata.uid.clone().unwrap_or_default();
-        let key = (uid, format!("{}:{}", note.reason, note.message));
+        let key = (uid.to_owned(), format!("{}:{}", note.reason, note.message));
         if said.get(&key).is_some_and(|when| when.elapsed() < QUIET) {
             return false;
         }

@@ -40,6 +40,9 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     figures
         .clusters
         .set(i64::try_from(shared.caches.clusters.len()).unwrap_or(i64::MAX));
+    figures
+        .backups
+        .set(&shared.caches.backups.all(), jiff::Timestamp::now());
     figures.leads.set(i64::from(shared.tenure.holds()));
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], figures.text())

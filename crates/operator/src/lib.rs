@@ -1,10 +1,11 @@
 //! The operator: observe, plan, carry out. It speaks the Kubernetes API and etcd's, and decides nothing itself: that is
 //! `stateward-plan`'s.
 //!
-//! Each cluster is its own loop ([`cluster_loop`]), woken by the events of its own objects; a slow or broken one delays no
-//! other. Nothing is remembered between rounds but caches and connections.
+//! Each EtcdCluster ([`cluster_loop`]) and EtcdBackup ([`backup`]) is its own loop, woken by the events of its own objects; a
+//! slow or broken one delays no other. Nothing is remembered between rounds but caches and connections.
 
 mod adopted;
+mod backup;
 mod caches;
 mod carry_out;
 mod certificates;
@@ -30,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use caches::{Caches, Key};
-pub use config::{Config, Election};
+pub use config::{AGENT_IMAGE, Config, Election};
 use election::Tenure;
 
 /// Why the operator could not start.
@@ -56,7 +57,9 @@ struct Shared {
     events: events::Events,
     metrics: metrics::Metrics,
     loops: Loops,
-    secret_users: watch::SecretUsers,
+    secret_users: watch::Users,
+    /// The loops of EtcdBackups, and what wakes them beside their own objects.
+    backups: backup::Backups,
     dead_nodes: watch::DeadNodes,
     stop: CancellationToken,
     /// The operator's own future was dropped: everything ends where it is, as in a crash.
@@ -71,44 +74,59 @@ struct Loops {
 }
 
 impl Loops {
-    /// Wakes a cluster's loop. Several calls while it is busy make one further round.
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Arc<Notify>>> {
+        self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Wakes an object's loop. Several calls while it is busy make one further round.
     fn wake(&self, key: &Key) {
-        let running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(mailbox) = running.get(key) {
+        if let Some(mailbox) = self.lock().get(key) {
             mailbox.notify_one();
         }
+    }
+
+    /// Wakes an object's loop, and starts it where there is none and `start` gives one.
+    fn tend<F>(&self, killed: &CancellationToken, key: &Key, start: impl FnOnce(Arc<Notify>) -> Option<F>)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut running = self.lock();
+        if let Some(mailbox) = running.get(key) {
+            mailbox.notify_one();
+            return;
+        }
+        let mailbox = Arc::new(Notify::new());
+        if let Some(work) = start(mailbox.clone()) {
+            mailbox.notify_one();
+            running.insert(key.clone(), mailbox);
+            let killed = killed.clone();
+            self.tasks.spawn(async move { killed.run_until_cancelled(work).await });
+        }
+    }
+
+    /// Ends a loop whose object is gone. `false`: the object is there again.
+    fn leave(&self, key: &Key, is_there: impl FnOnce() -> bool) -> bool {
+        let mut running = self.lock();
+        if is_there() {
+            return false;
+        }
+        running.remove(key);
+        true
     }
 }
 
 impl Shared {
     /// Wakes the cluster's loop, and starts it where there is none.
     fn tend(shared: &Arc<Self>, key: &Key) {
-        let loops = &shared.loops;
-        let mut running = loops.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(mailbox) = running.get(key) {
-            mailbox.notify_one();
-        } else if !shared.stop.is_cancelled() && shared.caches.clusters.get(key).is_some() {
-            let mailbox = Arc::new(Notify::new());
-            mailbox.notify_one();
-            running.insert(key.clone(), mailbox.clone());
-            let killed = shared.killed.clone();
-            let work = cluster_loop::run(shared.clone(), key.clone(), mailbox);
-            loops.tasks.spawn(async move { killed.run_until_cancelled(work).await });
-        }
+        shared.loops.tend(&shared.killed, key, |mailbox| {
+            let wanted = !shared.stop.is_cancelled() && shared.caches.clusters.get(key).is_some();
+            wanted.then(|| cluster_loop::run(shared.clone(), key.clone(), mailbox))
+        });
     }
 
     /// Ends a loop whose cluster is gone. `false`: the cluster is there again.
     fn leave(&self, key: &Key) -> bool {
-        let mut running = self
-            .loops
-            .running
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if self.caches.clusters.get(key).is_some() {
-            return false;
-        }
-        running.remove(key);
-        true
+        self.loops.leave(key, || self.caches.clusters.get(key).is_some())
     }
 }
 
@@ -132,7 +150,8 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
         tenure: tenure.clone(),
         metrics: metrics::Metrics::new(),
         loops: Loops::default(),
-        secret_users: watch::SecretUsers::default(),
+        secret_users: watch::Users::default(),
+        backups: backup::Backups::default(),
         dead_nodes: watch::DeadNodes::default(),
         stop: stop.clone(),
         killed: CancellationToken::new(),
@@ -158,8 +177,10 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
     spawn(Box::pin(watch::follow_all(shared.clone(), end.clone())));
     stop.cancelled().await;
     shared.loops.tasks.close();
+    shared.backups.loops.tasks.close();
     // A round is bounded, and so is this.
-    let _ = tokio::time::timeout(cluster_loop::ROUND_LIMIT, shared.loops.tasks.wait()).await;
+    let rounds = async { tokio::join!(shared.loops.tasks.wait(), shared.backups.loops.tasks.wait()) };
+    let _ = tokio::time::timeout(cluster_loop::ROUND_LIMIT, rounds).await;
     end.cancel();
     background.close();
     let _ = tokio::time::timeout(Duration::from_secs(5), background.wait()).await;

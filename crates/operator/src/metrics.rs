@@ -1,11 +1,16 @@
 //! Figures about the operator itself, for Prometheus.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use jiff::Timestamp;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use stateward_api::EtcdBackup;
 
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -30,9 +35,72 @@ pub(crate) struct EffectLabel {
     pub(crate) effect: &'static str,
 }
 
+/// An EtcdBackup.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct BackupLabel {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// Figures about EtcdBackups, taken from their statuses when somebody asks.
+#[derive(Clone, Default)]
+pub(crate) struct BackupFigures {
+    pub(crate) age: Family<BackupLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) failures: Family<BackupLabel, Gauge>,
+    pub(crate) size: Family<BackupLabel, Gauge>,
+    pub(crate) seconds: Family<BackupLabel, Gauge<f64, AtomicU64>>,
+}
+
+impl BackupFigures {
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "backup_age_seconds",
+            "Time since the last good backup was complete",
+            self.age.clone(),
+        );
+        registry.register(
+            "backup_failures",
+            "Failed attempts since the last good backup",
+            self.failures.clone(),
+        );
+        registry.register("backup_size_bytes", "Size of the last good backup", self.size.clone());
+        registry.register(
+            "backup_duration_seconds",
+            "How long the last good backup took",
+            self.seconds.clone(),
+        );
+    }
+
+    /// Takes them from the objects.
+    pub(crate) fn set(&self, backups: &[Arc<EtcdBackup>], now: Timestamp) {
+        self.age.clear();
+        self.failures.clear();
+        self.size.clear();
+        self.seconds.clear();
+        for backup in backups {
+            let label = BackupLabel {
+                namespace: backup.metadata.namespace.clone().unwrap_or_default(),
+                name: backup.metadata.name.clone().unwrap_or_default(),
+            };
+            let status = backup.status.clone().unwrap_or_default();
+            self.failures.get_or_create(&label).set(status.consecutive_failures);
+            if let Some(done) = status.last_success_date {
+                let age = now.duration_since(done.0).as_secs_f64();
+                self.age.get_or_create(&label).set(age.max(0.0));
+            }
+            if let Some(record) = status.backups.first() {
+                self.size.get_or_create(&label).set(record.size_bytes);
+                let seconds = record.duration_millis as f64 / 1000.0;
+                self.seconds.get_or_create(&label).set(seconds);
+            }
+        }
+    }
+}
+
 /// All figures.
 pub(crate) struct Metrics {
     registry: Registry,
+    pub(crate) backups: BackupFigures,
     pub(crate) rounds: Family<EndLabel, Counter>,
     pub(crate) round_seconds: Histogram,
     pub(crate) effects: Family<EffectLabel, Counter>,
@@ -56,8 +124,11 @@ impl Metrics {
         registry.register("clusters", "EtcdClusters that are looked after", clusters.clone());
         let leads = Gauge::default();
         registry.register("leads", "1 while this operator acts", leads.clone());
+        let backups = BackupFigures::default();
+        backups.register(&mut registry);
         Self {
             registry,
+            backups,
             rounds,
             round_seconds,
             effects,

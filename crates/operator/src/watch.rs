@@ -13,29 +13,29 @@ use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use stateward_api::{EtcdCluster, names};
+use stateward_api::{EtcdBackup, EtcdCluster, names};
 use tokio_util::sync::CancellationToken;
 
 use crate::Shared;
 use crate::caches::{Index, Key};
 
-/// Which clusters use a Secret, so that its change wakes them.
+/// Which objects look at a Secret, or at another object, so that its change wakes them.
 #[derive(Default)]
-pub(crate) struct SecretUsers(Mutex<HashMap<Key, Vec<Key>>>);
+pub(crate) struct Users(Mutex<HashMap<Key, Vec<Key>>>);
 
-impl SecretUsers {
-    /// Remembers that a cluster looks at a Secret.
-    pub(crate) fn uses(&self, secret: Key, cluster: &Key) {
+impl Users {
+    /// Remembers that something is looked at.
+    pub(crate) fn uses(&self, used: Key, user: &Key) {
         let mut users = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let users = users.entry(secret).or_default();
-        if !users.contains(cluster) {
-            users.push(cluster.clone());
+        let users = users.entry(used).or_default();
+        if !users.contains(user) {
+            users.push(user.clone());
         }
     }
 
-    fn of(&self, secret: &Key) -> Vec<Key> {
+    fn of(&self, used: &Key) -> Vec<Key> {
         let users = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        users.get(secret).cloned().unwrap_or_default()
+        users.get(used).cloned().unwrap_or_default()
     }
 }
 
@@ -52,7 +52,36 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
         watcher(api::<EtcdCluster>(client, namespace), watcher::Config::default()),
         "EtcdClusters",
         &shared.caches.clusters,
-        |key| Shared::tend(&shared, key),
+        |key| {
+            Shared::tend(&shared, key);
+            for backup in shared.backups.cluster_users.of(key) {
+                shared.backups.loops.wake(&backup);
+            }
+        },
+    );
+    let backups = follow(
+        watcher(api::<EtcdBackup>(client, namespace), watcher::Config::default()),
+        "EtcdBackups",
+        &shared.caches.backups,
+        |key| crate::backup::tend(&shared, key),
+    );
+    let agents_of_ours = format!(
+        "app.kubernetes.io/name={},app.kubernetes.io/managed-by={}",
+        names::APP_AGENT,
+        names::MANAGER
+    );
+    let agents = follow(
+        watcher(
+            api::<Pod>(client, namespace),
+            watcher::Config::default().labels(&agents_of_ours),
+        ),
+        "agents",
+        &shared.caches.agents,
+        |owner| {
+            if let Some(("EtcdBackup", name)) = owner.name.split_once('/') {
+                shared.backups.loops.wake(&Key::new(owner.namespace.clone(), name));
+            }
+        },
     );
     let wake = |key: &Key| shared.loops.wake(key);
     let pods = follow(
@@ -90,11 +119,14 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
             for cluster in shared.secret_users.of(secret) {
                 shared.loops.wake(&cluster);
             }
+            for backup in shared.backups.secret_users.of(secret) {
+                shared.backups.loops.wake(&backup);
+            }
         },
     );
     tokio::select! {
         () = stop.cancelled() => {}
-        () = async { tokio::join!(clusters, pods, claims, services, budgets, secrets, nodes(&shared)); } => {}
+        () = async { tokio::join!(clusters, backups, agents, pods, claims, services, budgets, secrets, nodes(&shared)); } => {}
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! No threads, no clocks, no I/O inside a history: virtual time, and all chance from the seed.
 
+mod backups;
 mod carry_out;
 mod dice;
 mod elsewhere;
@@ -25,6 +26,7 @@ mod sim;
 mod subject;
 mod user;
 
+pub use backups::{BackupOutcome, BackupSubject, REAL_BACKUPS, run_backups};
 pub use history::{Outcome, replay, run};
 pub use many::{Summary, run_many};
 pub use sim::Violation;

@@ -21,6 +21,9 @@ pub(crate) struct Options {
     /// Where to serve metrics and health
     #[arg(long, env = "LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
+    /// The image with this program, which the pods run that take and restore backups
+    #[arg(long, env = "OPERATOR_IMAGE", default_value = stateward_operator::AGENT_IMAGE)]
+    agent_image: String,
     /// Act without a lease; only where no second operator can be
     #[arg(long)]
     no_election: bool,
@@ -42,6 +45,7 @@ pub(crate) async fn run(options: Options) -> Result<()> {
         ephemeral_by_default: options.ephemeral_by_default,
         manage_crds: !options.no_crds,
         listen: Some(options.listen),
+        agent_image: options.agent_image,
         election: (!options.no_election)
             .then(|| Election::new(options.pod_namespace, crate::manifests::NAME, options.pod_name)),
         ..Config::default()

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use embedded_kube::{Cluster, ImageSource};
+use embedded_kube::{Cluster, Image, ImageSource};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -30,16 +30,37 @@ const GROUPS: &[&str] = &[
 /// The embedded Kubernetes.
 pub(crate) struct Embedded {
     cluster: Cluster,
+    _program: tempfile::TempDir,
     versions: Vec<EtcdVersion>,
     operator: Mutex<Option<tokio::task::JoinHandle<()>>>,
     log: crate::log::Log,
     kubeconfig: tempfile::NamedTempFile,
 }
 
+/// The `stateward` program that was built beside this one, as the image that agents run.
+fn agent(folder: &Path) -> Result<ImageSource> {
+    let own = std::env::current_exe()?;
+    let program = own.with_file_name("stateward");
+    let copy = folder.join("stateward");
+    std::fs::hard_link(&program, &copy)
+        .or_else(|_| std::fs::copy(&program, &copy).map(drop))
+        .with_context(|| format!("no program at {}: run cargo build -p stateward", program.display()))?;
+    Ok(ImageSource::One {
+        reference: stateward_operator::AGENT_IMAGE.to_owned(),
+        image: Image {
+            entrypoint: vec!["/usr/local/bin/stateward".to_owned()],
+            cmd: Vec::new(),
+            ..Image::folder(folder)
+        },
+    })
+}
+
 impl Embedded {
     /// Starts it with three nodes, the images of this folder, and the operator.
     pub(crate) async fn start(etcd: &Path, versions: Vec<EtcdVersion>, log: crate::log::Log) -> Result<Self> {
+        let program = tempfile::tempdir()?;
         let cluster = Cluster::builder()
+            .images(agent(program.path())?)
             .nodes(3)
             .node_grace(Duration::from_secs(25))
             .back_off(Duration::from_secs(1))
@@ -52,6 +73,7 @@ impl Embedded {
         let ground = Self {
             kubeconfig,
             cluster,
+            _program: program,
             versions,
             operator: Mutex::new(None),
             log,
@@ -98,6 +120,10 @@ impl Ground for Embedded {
 
     fn client(&self) -> kube::Client {
         self.cluster.client()
+    }
+
+    fn kubeconfig(&self) -> Result<String> {
+        Ok(embedded_kube::kubeconfig_yaml(&self.cluster.kubeconfig()))
     }
 
     fn versions(&self) -> Vec<EtcdVersion> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use stateward_api::etcd_backup::{AttemptKind, BackupAttempt, EtcdBackupStatus};
 
-use super::schedule::{Due, due};
+use super::schedule::{Due, due, mend};
 use super::world::Source;
 use super::{Effect, Mood, Step, View, manifests, outcome, stamp, stop};
 use crate::etcd::manifests::hash;
@@ -72,6 +72,7 @@ fn start(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
             "spec.suspend is true: no further backup starts until it is false again",
         );
     }
+    mend(view, status);
     let inputs = inputs(view);
     let failing = status.consecutive_failures > 0;
     let scheduled = match due(view, status) {

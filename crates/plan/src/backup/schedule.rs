@@ -19,6 +19,27 @@ pub(super) enum Due {
     Never,
 }
 
+/// A last time that lies further ahead than the next one to come is of a clock that was wrong: counted from now again.
+/// A little ahead is not wrong, as another operator's clock may be; no scheduled time is used twice for that.
+pub(super) fn mend(view: &View<'_>, status: &mut EtcdBackupStatus) {
+    let Some(last) = status.last_schedule_time.as_ref().map(|time| time.0) else {
+        return;
+    };
+    let next = match (&view.plan().schedule, interval(view)) {
+        (Some(text), _) => Schedule::parse(text).ok().and_then(|schedule| schedule.next(view.now)),
+        (None, Some(interval)) => Some(later(view.now, interval)),
+        (None, None) => None,
+    };
+    if next.is_some_and(|next| last > next) {
+        status.last_schedule_time = Some(view.stamp());
+    }
+}
+
+fn interval(view: &View<'_>) -> Option<Duration> {
+    let seconds = u64::try_from(view.plan().interval_seconds()?).ok()?;
+    Some(Duration::from_secs(seconds.max(1)))
+}
+
 /// By the spec, not looking at failures.
 pub(super) fn due(view: &View<'_>, status: &EtcdBackupStatus) -> Due {
     let plan = view.plan();
@@ -33,23 +54,18 @@ pub(super) fn due(view: &View<'_>, status: &EtcdBackupStatus) -> Due {
         let Ok(schedule) = Schedule::parse(text) else {
             return Due::Never; // refused before
         };
-        let last = believable(last.unwrap_or(created), schedule.next(view.now), view.now);
+        let last = last.unwrap_or(created);
         return match schedule.last(view.now).filter(|time| *time > last) {
             Some(missed) => Due::Now(missed),
             None => schedule.next(view.now.max(last)).map_or(Due::Never, Due::At),
         };
     }
-    let Some(seconds) = plan.interval_seconds().and_then(|seconds| u64::try_from(seconds).ok()) else {
+    let (Some(interval), Some(last)) = (interval(view), last) else {
         return match last {
             None => Due::Now(created),
             Some(_) => Due::Never,
         };
     };
-    let interval = Duration::from_secs(seconds.max(1));
-    let Some(last) = last else {
-        return Due::Now(created);
-    };
-    let last = believable(last, Some(later(view.now, interval)), view.now);
     let passed = view.since(last).as_secs() / interval.as_secs();
     match passed {
         0 => Due::At(later(last, interval)),
@@ -57,14 +73,5 @@ pub(super) fn due(view: &View<'_>, status: &EtcdBackupStatus) -> Due {
             last,
             interval.saturating_mul(u32::try_from(times).unwrap_or(u32::MAX)),
         )),
-    }
-}
-
-/// A last time that lies further ahead than the next one to come is of a clock that was wrong: counted from now again.
-fn believable(last: Timestamp, next: Option<Timestamp>, now: Timestamp) -> Timestamp {
-    if next.is_some_and(|next| last > next) {
-        now
-    } else {
-        last
     }
 }

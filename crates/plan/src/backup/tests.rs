@@ -248,6 +248,16 @@ fn a_schedule_waits_for_its_time_and_a_clock_that_was_wrong_does_not_stop_it() {
         next.status.next_backup_time.map(|time| time.0),
         Some(time("2026-01-05T02:00:00Z"))
     );
+    let mut often = Stage::new(json!({"backupPolicy": {"backupIntervalInSecond": 60}}));
+    often.round();
+    often.backed_up("b/k_1");
+    let mut status = often.status();
+    status.last_schedule_time = Some(super::stamp(time("2031-01-01T02:00:00Z")));
+    often.backup.status = Some(status);
+    often.round();
+    often.now = after(61);
+    often.round();
+    assert!(often.status().current.is_some(), "counted from when it was noticed");
     // a little ahead is not wrong: no scheduled time is used twice
     let mut status = stage.status();
     status.last_schedule_time = Some(super::stamp(time("2026-01-05T02:00:00Z")));

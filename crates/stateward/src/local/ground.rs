@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use embedded_kube::{Cluster, Faults, ImageSource};
+use embedded_kube::{Cluster, Faults, Image, ImageSource};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
@@ -39,6 +39,7 @@ impl Start {
 /// What runs.
 pub(crate) struct Ground {
     cluster: Cluster,
+    _program: tempfile::TempDir,
     stop: CancellationToken,
     operator: Option<tokio::task::JoinHandle<()>>,
     folder: PathBuf,
@@ -55,6 +56,23 @@ pub(crate) fn etcd_folder() -> PathBuf {
     cache.unwrap_or_else(|| ".".into()).join("etcd")
 }
 
+/// This very program as the image that pods which take and restore backups run.
+fn own_image(folder: &Path) -> Result<ImageSource> {
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let copy = folder.join("stateward");
+    std::fs::hard_link(&program, &copy)
+        .or_else(|_| std::fs::copy(&program, &copy).map(drop))
+        .context("cannot copy this program")?;
+    Ok(ImageSource::One {
+        reference: stateward_operator::AGENT_IMAGE.to_owned(),
+        image: Image {
+            entrypoint: vec!["/usr/local/bin/stateward".to_owned()],
+            cmd: Vec::new(),
+            ..Image::folder(folder)
+        },
+    })
+}
+
 impl Ground {
     pub(crate) async fn start(start: Start) -> Result<Self> {
         let mut builder = Cluster::builder()
@@ -64,6 +82,8 @@ impl Ground {
         if let Some(folder) = &start.folder {
             builder = builder.folder(folder);
         }
+        let program = tempfile::tempdir().context("cannot make a folder")?;
+        builder = builder.images(own_image(program.path())?);
         let cluster = builder.start().await.context("cannot start the embedded Kubernetes")?;
         let folder = cluster.folder().to_owned();
         crate::logging::to_file(&folder.join("log"))?;
@@ -72,6 +92,7 @@ impl Ground {
         let stop = CancellationToken::new();
         let mut ground = Self {
             cluster,
+            _program: program,
             stop,
             operator: None,
             folder,

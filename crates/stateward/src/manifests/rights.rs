@@ -12,6 +12,13 @@ pub(crate) fn in_namespaces() -> Vec<Value> {
     vec![
         rule("etcd.database.coreos.com", &["etcdclusters"], &["get", "list", "watch"]),
         rule("etcd.database.coreos.com", &["etcdclusters/status"], &["update"]),
+        // Those that an EtcdCluster's spec.backup asks for are made and taken away; finalizers are set.
+        rule(
+            "etcd.database.coreos.com",
+            &["etcdbackups"],
+            &["get", "list", "watch", "create", "patch", "delete"],
+        ),
+        rule("etcd.database.coreos.com", &["etcdbackups/status"], &["update"]),
         rule(
             "",
             &["pods", "persistentvolumeclaims"],

@@ -1,0 +1,153 @@
+//! Observation: the world of one EtcdBackup from the caches, and how far its pod that streams changes is. It changes nothing.
+
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use stateward_api::EtcdBackup;
+use stateward_api::agent::{PROGRESS_PORT, Progress};
+use stateward_api::store::Store;
+use stateward_plan::agent::{Agent, State};
+use stateward_plan::backup::{ClusterSource, Source, World};
+
+use crate::Shared;
+use crate::caches::{Key, owner_key};
+
+/// How often the pod that streams changes is asked at most.
+const ASK: Duration = Duration::from_secs(9);
+
+/// What a loop keeps between rounds: nothing that a decision rests on.
+#[derive(Default)]
+pub(super) struct Memory {
+    asked: Option<Instant>,
+}
+
+/// Looks at everything of an EtcdBackup.
+pub(super) async fn observe(
+    shared: &Shared,
+    key: &Key,
+    backup: &EtcdBackup,
+    memory: &mut Memory,
+) -> kube::Result<World> {
+    let uid = backup.metadata.uid.as_deref().unwrap_or_default();
+    let is_ours = |pod: &Pod| {
+        let owners = pod.metadata.owner_references.iter().flatten();
+        owners.map(|owner| owner.uid.as_str()).any(|owner| owner == uid)
+    };
+    let mut world = World {
+        image: shared.config.agent_image.clone(),
+        source: source(shared, key, backup),
+        ..World::default()
+    };
+    for pod in shared
+        .caches
+        .agents
+        .of(&owner_key(&key.namespace, "EtcdBackup", &key.name))
+    {
+        if is_ours(&pod) {
+            world
+                .agents
+                .insert(pod.metadata.name.clone().unwrap_or_default(), Agent::of(&pod));
+        }
+    }
+    let current = backup.status.as_ref().and_then(|status| status.current.as_ref());
+    if let Some(current) = current
+        && !world.agents.contains_key(&current.pod)
+    {
+        // An attempt is not over because a watch is late.
+        let pods: Api<Pod> = Api::namespaced(shared.client.clone(), &key.namespace);
+        if let Some(pod) = pods.get_opt(&current.pod).await?.filter(is_ours) {
+            world.agents.insert(current.pod.clone(), Agent::of(&pod));
+            shared.caches.agents.put(pod);
+        }
+    }
+    secrets(shared, key, backup, &mut world);
+    let follower = world
+        .agents
+        .values()
+        .find(|agent| agent.component == "follow" && agent.state == State::Running && agent.terminating.is_none());
+    if let Some(address) = follower.and_then(|agent| agent.address.clone())
+        && memory.asked.is_none_or(|asked| asked.elapsed() >= ASK)
+    {
+        memory.asked = Some(Instant::now());
+        world.progress = progress(&address).await;
+    }
+    Ok(world)
+}
+
+fn source(shared: &Shared, key: &Key, backup: &EtcdBackup) -> Source {
+    let Some(reference) = &backup.spec.cluster_ref else {
+        return Source::Endpoints;
+    };
+    let cluster = Key::new(key.namespace.clone(), reference.name.clone());
+    shared.backups.cluster_users.uses(cluster.clone(), key);
+    match shared.caches.clusters.get(&cluster) {
+        Some(cluster) => Source::Cluster(Box::new(ClusterSource::of(&cluster))),
+        None => Source::NoCluster,
+    }
+}
+
+/// The Secrets that pods mount: whether they are there, and in which version. Their content is not read.
+fn secrets(shared: &Shared, key: &Key, backup: &EtcdBackup, world: &mut World) {
+    let plan = &backup.spec.plan;
+    let client = match &world.source {
+        Source::Cluster(cluster) => cluster.client_secret.clone(),
+        Source::Endpoints => backup.spec.client_tls_secret.clone(),
+        Source::NoCluster => None,
+    };
+    let store = plan.store().ok().and_then(|store| {
+        let keys = match store {
+            Store::S3(_) => "credentials and config",
+            Store::Abs(_) => "storage-account and storage-key",
+            Store::Gcs(_) => "credentials.json or access-token",
+            Store::Oss(_) => "accessKeyID and accessKeySecret",
+            Store::File(_) => return None,
+        };
+        Some((store.secret()?.to_owned(), keys.to_owned()))
+    });
+    let certificate = client.map(|name| {
+        (
+            name,
+            "etcd-client.crt, etcd-client.key and etcd-client-ca.crt".to_owned(),
+        )
+    });
+    let encryption = plan.encryption.as_ref().map(|encryption| {
+        let reference = &encryption.secret_key_ref;
+        let key = reference.key.clone().unwrap_or_else(|| "key".into());
+        (reference.name.clone(), key)
+    });
+    for (name, keys) in [store, certificate, encryption].into_iter().flatten() {
+        let secret = Key::new(key.namespace.clone(), name.clone());
+        shared.backups.secret_users.uses(secret.clone(), key);
+        match shared.caches.secrets.get(&secret) {
+            Some(there) => {
+                let version = there.metadata.resource_version.as_deref().unwrap_or_default();
+                world.secrets += &format!("{name}@{version} ");
+            }
+            None => {
+                world.missing = Some(format!("the Secret {name} is not there: create it with {keys}"));
+            }
+        }
+    }
+}
+
+/// Asks the pod that streams changes how far it is. No answer is not worth a word: Kubernetes says when it does not run.
+async fn progress(address: &str) -> Option<Progress> {
+    let host = if address.contains(':') {
+        format!("[{address}]")
+    } else {
+        address.to_owned()
+    };
+    let uri = format!("http://{host}:{PROGRESS_PORT}/progress").parse().ok()?;
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let asked = async {
+        let answer = client.get(uri).await.ok()?;
+        let body = Limited::new(answer.into_body(), 64 << 10).collect().await.ok()?;
+        serde_json::from_slice(&body.to_bytes()).ok()
+    };
+    tokio::time::timeout(Duration::from_secs(2), asked).await.ok()?
+}

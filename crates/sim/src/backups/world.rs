@@ -1,0 +1,442 @@
+//! The API server's part: one EtcdBackup and its pods, what users do to them and what befalls them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+use stateward_api::EtcdBackup;
+use stateward_api::agent::{BackedUp, Failure, Outcome, Proven, TASK, Task};
+use stateward_api::etcd_backup::{BackupRecord, DeletionPolicy, EtcdBackupStatus, Verify};
+use stateward_plan::agent::{Agent, State};
+
+use super::rules::Truth;
+use super::time;
+use crate::dice::Dice;
+
+/// What becomes of a pod, drawn when it is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fate {
+    starts_after: i64,
+    /// `None`: it hangs.
+    works_for: Option<i64>,
+    end: End,
+    /// Its node goes away.
+    node_dies: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Good,
+    Fails,
+    Dies,
+}
+
+impl Fate {
+    pub(super) fn good() -> Self {
+        Self {
+            starts_after: 500,
+            works_for: Some(2000),
+            end: End::Good,
+            node_dies: false,
+        }
+    }
+
+    pub(super) fn draw(dice: &mut Dice, nodes_die: bool) -> Self {
+        let ms = |dice: &mut Dice, most: u64| i64::try_from(dice.between(50, most)).unwrap_or(50);
+        let starts_after = if dice.per_mille(30) { i64::MAX } else { ms(dice, 8000) };
+        let end = match dice.between(0, 9) {
+            0..=5 => End::Good,
+            6..=7 => End::Fails,
+            _ => End::Dies,
+        };
+        Self {
+            starts_after,
+            works_for: if dice.per_mille(40) {
+                None
+            } else {
+                Some(ms(dice, 30_000))
+            },
+            end,
+            node_dies: nodes_die && dice.per_mille(20),
+        }
+    }
+}
+
+/// A pod.
+struct Body {
+    pod: Pod,
+    created: i64,
+    state: State,
+    terminating: Option<i64>,
+    /// When it is gone after that.
+    gone_at: i64,
+    fate: Fate,
+}
+
+/// The API server.
+pub(super) struct Kube {
+    pub(super) object: Option<EtcdBackup>,
+    bodies: BTreeMap<String, Body>,
+    version: u64,
+    pods: u64,
+    /// The version of the secrets.
+    pub(super) secret: u64,
+    pub(super) deleted_at: Option<i64>,
+    good: Value,
+    wanted_deletion: bool,
+}
+
+impl Kube {
+    pub(super) fn new(dice: &mut Dice) -> Self {
+        let mut spec = json!({"clusterRef": {"name": "c"}, "s3": {"path": "b/k", "awsSecret": "aws"}});
+        match dice.between(0, 3) {
+            0 => {}
+            1 => spec["schedule"] = json!("*/10 * * * *"),
+            _ => spec["backupPolicy"] = json!({"backupIntervalInSecond": 300, "timeoutInSecond": 120}),
+        }
+        if dice.per_mille(300) {
+            spec["verify"] = json!("Restore");
+        }
+        if dice.per_mille(400) {
+            spec["deletionPolicy"] = json!("Delete");
+        }
+        if dice.per_mille(300) && (spec["schedule"].is_string() || spec["backupPolicy"].is_object()) {
+            spec["continuous"] = json!(true);
+        }
+        if dice.per_mille(500) && spec["backupPolicy"].is_object() {
+            spec["backupPolicy"]["maxBackups"] = json!(3);
+        }
+        let metadata = json!({"name": "nightly", "namespace": "n", "uid": "u", "generation": 1, "resourceVersion": "1",
+            "creationTimestamp": time(0).to_string()});
+        let object = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).ok();
+        Self {
+            object,
+            bodies: BTreeMap::new(),
+            version: 1,
+            pods: 0,
+            secret: 1,
+            deleted_at: None,
+            good: spec,
+            wanted_deletion: false,
+        }
+    }
+
+    /// The spec said so when the object was last there.
+    pub(super) fn wants_deletion(&self) -> bool {
+        self.wanted_deletion
+    }
+
+    fn touch(&mut self) {
+        self.version += 1;
+        if let Some(object) = &mut self.object {
+            object.metadata.resource_version = Some(self.version.to_string());
+        }
+    }
+
+    pub(super) fn is_newest(&self, seen: &EtcdBackup) -> bool {
+        let now = self.object.as_ref().map(|object| &object.metadata.resource_version);
+        now == Some(&seen.metadata.resource_version)
+    }
+
+    pub(super) fn agents(&self) -> Vec<(String, Agent)> {
+        let agent = |body: &Body| Agent {
+            created: time(body.created),
+            terminating: body.terminating.map(time),
+            state: body.state.clone(),
+            ..Agent::of(&body.pod)
+        };
+        self.bodies
+            .iter()
+            .map(|(name, body)| (name.clone(), agent(body)))
+            .collect()
+    }
+
+    /// The status before and the object after; `None`: it has changed since it was seen.
+    pub(super) fn write_status(
+        &mut self,
+        seen: &EtcdBackup,
+        status: &EtcdBackupStatus,
+        guards: bool,
+    ) -> Option<(EtcdBackup, EtcdBackup)> {
+        if guards && !self.is_newest(seen) {
+            return None;
+        }
+        let old = self.object.clone()?;
+        // Times have whole seconds once they were written.
+        let text = serde_json::to_string(status).ok()?;
+        self.object.as_mut()?.status = serde_json::from_str(&text).ok();
+        self.touch();
+        Some((old, self.object.clone()?))
+    }
+
+    pub(super) fn set_finalizers(&mut self, seen: &EtcdBackup, finalizers: Vec<String>, guards: bool) -> bool {
+        if guards && !self.is_newest(seen) {
+            return false;
+        }
+        let Some(object) = &mut self.object else { return false };
+        let gone = finalizers.is_empty() && object.metadata.deletion_timestamp.is_some();
+        object.metadata.finalizers = Some(finalizers);
+        self.touch();
+        if gone && let Some(object) = self.object.take() {
+            let files = object.status.is_some_and(|status| !status.backups.is_empty());
+            self.wanted_deletion = files && object.spec.plan.deletion_policy == Some(DeletionPolicy::Delete);
+        }
+        true
+    }
+
+    pub(super) fn create(&mut self, mut pod: Pod, now: i64, fate: Fate) -> bool {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        if self.bodies.contains_key(&name) {
+            return false;
+        }
+        self.pods += 1;
+        pod.metadata.uid = Some(format!("pod-{}", self.pods));
+        let body = Body {
+            pod,
+            created: now,
+            state: State::Waiting(None),
+            terminating: None,
+            gone_at: i64::MAX,
+            fate,
+        };
+        self.bodies.insert(name, body);
+        true
+    }
+
+    pub(super) fn delete(&mut self, name: &str, uid: &str, now: i64, dice: &mut Dice) -> bool {
+        let Some(body) = self.bodies.get_mut(name) else {
+            return true;
+        };
+        if body.pod.metadata.uid.as_deref() != Some(uid) {
+            return false;
+        }
+        if matches!(body.state, State::Said(_) | State::Died(_)) {
+            self.bodies.remove(name);
+            return true;
+        }
+        if body.terminating.is_none() {
+            body.terminating = Some(now);
+            let takes = i64::try_from(dice.between(10, 10_000)).unwrap_or(10);
+            body.gone_at = if body.fate.node_dies { i64::MAX } else { now + takes };
+        }
+        true
+    }
+
+    /// When something happens next by itself.
+    pub(super) fn next_event(&self) -> Option<i64> {
+        self.bodies.values().map(Self::due).min().filter(|due| *due < i64::MAX)
+    }
+
+    fn due(body: &Body) -> i64 {
+        let starts = body.created.saturating_add(body.fate.starts_after);
+        let work = match body.state {
+            State::Waiting(_) => starts,
+            State::Running if follows(&body.pod) => i64::MAX,
+            State::Running => starts
+                .saturating_add(body.fate.works_for.unwrap_or(i64::MAX))
+                .min(deadline(body)),
+            State::Said(_) | State::Died(_) => i64::MAX,
+        };
+        work.min(body.gone_at)
+    }
+
+    /// Lets pods go on. Returns what happened.
+    pub(super) fn advance(&mut self, now: i64, truth: &mut Truth) -> Vec<String> {
+        let mut story = Vec::new();
+        let mut gone = Vec::new();
+        for (name, body) in &mut self.bodies {
+            if body.gone_at <= now {
+                story.push(format!("pod {name} has stopped"));
+                gone.push(name.clone());
+                continue;
+            }
+            if body.fate.node_dies && body.terminating.is_some() {
+                continue;
+            }
+            let starts = body.created.saturating_add(body.fate.starts_after);
+            match body.state {
+                State::Waiting(_) if starts <= now => {
+                    body.state = State::Running;
+                    story.push(format!("pod {name} runs"));
+                }
+                State::Running if !follows(&body.pod) => {
+                    let ends = starts.saturating_add(body.fate.works_for.unwrap_or(i64::MAX));
+                    if body.fate.node_dies {
+                        // nobody hears of it again
+                    } else if ends <= now {
+                        body.state = end(&body.pod, body.fate.end, now, truth);
+                        story.push(format!("pod {name} ends: {:?}", body.state));
+                    } else if deadline(body) <= now {
+                        body.state = State::Died("DeadlineExceeded: Pod was active longer than specified".into());
+                        story.push(format!("pod {name} is ended by its deadline"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        for name in gone {
+            self.bodies.remove(&name);
+        }
+        story
+    }
+
+    /// What the user does now and then.
+    pub(super) fn user(&mut self, now: i64, dice: &mut Dice) -> Option<String> {
+        if !dice.per_mille(8) || self.object.is_none() {
+            return None;
+        }
+        if dice.per_mille(15) && self.deleted_at.is_none() {
+            self.deleted_at = Some(now);
+            let object = self.object.as_mut()?;
+            object.metadata.deletion_timestamp = Some(Time(time(now)));
+            let free = object.metadata.finalizers.iter().flatten().next().is_none();
+            self.touch();
+            if free {
+                self.object = None;
+            }
+            return Some("the user deletes the object".into());
+        }
+        if dice.per_mille(200) {
+            self.secret += 1;
+            return Some("the user changes the secret".into());
+        }
+        let mut spec = serde_json::to_value(&self.object.as_ref()?.spec).ok()?;
+        let what = match dice.between(0, 5) {
+            0 => {
+                spec["suspend"] = json!(!spec["suspend"].as_bool().unwrap_or(false));
+                "suspend"
+            }
+            1 => {
+                spec["s3"] = Value::Null;
+                "no store"
+            }
+            2 if spec["backupPolicy"].is_object() => {
+                spec["backupPolicy"]["backupIntervalInSecond"] = json!(dice.between(1, 10) * 60);
+                "another interval"
+            }
+            3 if spec["backupPolicy"].is_object() => {
+                spec["backupPolicy"]["maxBackups"] = json!(dice.between(1, 30));
+                "another retention"
+            }
+            4 => {
+                let restores = spec["verify"] == json!("Restore");
+                spec["verify"] = json!(if restores { "Check" } else { "Restore" });
+                "another verify"
+            }
+            _ => {
+                spec = self.good.clone();
+                "back to the first spec"
+            }
+        };
+        self.edit(spec)?;
+        Some(format!("the user edits: {what}"))
+    }
+
+    fn edit(&mut self, spec: Value) -> Option<()> {
+        let object = self.object.as_mut()?;
+        object.spec = serde_json::from_value(spec).ok()?;
+        object.metadata.generation = object.metadata.generation.map(|generation| generation + 1);
+        self.touch();
+        Some(())
+    }
+
+    /// The user's last wish is one that can be fulfilled.
+    pub(super) fn mend(&mut self) {
+        let _nothing_to_edit = self.edit(self.good.clone());
+    }
+
+    /// Nodes come back or are taken out, and their pods with them.
+    pub(super) fn revive(&mut self) {
+        self.bodies.retain(|_, body| !body.fate.node_dies);
+        for body in self.bodies.values_mut() {
+            body.fate = Fate {
+                starts_after: body.fate.starts_after.min(60_000),
+                ..body.fate
+            };
+        }
+    }
+
+    /// A pod is gone without a word.
+    pub(super) fn fault(&mut self, _now: i64, dice: &mut Dice, nodes: bool, truth: &mut Truth) -> Option<String> {
+        if !dice.per_mille(3) {
+            return None;
+        }
+        let names: Vec<String> = self.bodies.keys().cloned().collect();
+        let name = dice.pick(&names)?.clone();
+        let body = self.bodies.get(&name)?;
+        // The pod of a node that is gone works on, unseen: only its node's removal takes it away.
+        if body.fate.node_dies && !nodes {
+            return None;
+        }
+        self.bodies.remove(&name);
+        truth.vanished();
+        Some(format!("pod {name} is taken away"))
+    }
+}
+
+fn follows(pod: &Pod) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    labels
+        .and_then(|labels| labels.get("app.kubernetes.io/component"))
+        .map(String::as_str)
+        == Some("follow")
+}
+
+fn deadline(body: &Body) -> i64 {
+    let seconds = body.pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
+    let starts = body.created.saturating_add(body.fate.starts_after);
+    seconds.map_or(i64::MAX, |seconds| starts.saturating_add(seconds * 1000))
+}
+
+/// What a pod was told.
+pub(super) fn task(pod: &Pod) -> Option<Task> {
+    let env = pod.spec.as_ref()?.containers.first()?.env.as_ref()?;
+    let text = env.iter().find(|env| env.name == TASK)?.value.as_ref()?;
+    serde_json::from_str(text).ok()
+}
+
+fn end(pod: &Pod, end: End, now: i64, truth: &mut Truth) -> State {
+    let outcome = match (end, task(pod)) {
+        (End::Dies, _) | (_, None) => {
+            // It may have been done all the same.
+            return State::Died("its container ended with code 137 (OOMKilled)".into());
+        }
+        (End::Fails, _) => Outcome::Failed(Failure {
+            reason: "StoreUnreachable".into(),
+            message: "the store does not answer".into(),
+            retry: true,
+        }),
+        (End::Good, Some(Task::Backup(task))) => {
+            let location = if task.periodic {
+                format!("b/k_{now}")
+            } else {
+                "b/k".to_owned()
+            };
+            truth.backed_up(&location);
+            Outcome::BackedUp(BackedUp {
+                record: BackupRecord {
+                    location,
+                    revision: now,
+                    etcd_version: "3.5.35".into(),
+                    completed_at: Some(Time(time(now))),
+                    ..BackupRecord::default()
+                },
+                ..BackedUp::default()
+            })
+        }
+        (End::Good, Some(Task::Prove(task))) => {
+            truth.proven(&task.record.location);
+            Outcome::Proven(Proven {
+                verified: Verify::Restore,
+                keys: 1,
+                key_hash: "00".into(),
+            })
+        }
+        (End::Good, Some(_)) => {
+            truth.files_deleted();
+            Outcome::Deleted
+        }
+    };
+    State::Said(Box::new(outcome))
+}
