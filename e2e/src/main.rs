@@ -3,7 +3,6 @@
 
 mod bench;
 mod ground;
-mod kubectl;
 mod log;
 mod scenarios;
 mod story;

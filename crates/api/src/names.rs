@@ -95,6 +95,11 @@ pub fn client_service(cluster: &str) -> String {
     format!("{cluster}-client")
 }
 
+/// The EtcdBackup that is kept for a cluster's `spec.backup`.
+pub fn kept_backup(cluster: &str) -> String {
+    format!("{cluster}-backups")
+}
+
 /// The PodDisruptionBudget of a cluster.
 pub fn disruption_budget(cluster: &str) -> String {
     cluster.to_owned()

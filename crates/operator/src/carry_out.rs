@@ -15,7 +15,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use stateward_api::{EtcdCluster, names};
+use stateward_api::{EtcdBackup, EtcdCluster, names};
 use stateward_etcd::messages::RangeRequest;
 use stateward_etcd::{Client, Downgrade, prove_list};
 use stateward_plan::etcd::manifests::{self, launch};
@@ -222,7 +222,18 @@ impl Hands<'_> {
                 Ok(())
             }
             Effect::IssueCertificates => Ok(crate::certificates::issue(self.shared, self.key, self.cluster).await?),
-            Effect::TakeBackup { .. } => Err(Failure::Unknown),
+            Effect::TakeBackup { name, version } => match manifests::upgrade_backup(self.cluster, name, version) {
+                Some(backup) => self.create(backup, &caches.backups).await,
+                None => Err(Failure::Unknown),
+            },
+            Effect::ApplyBackup => match manifests::kept_backup(self.cluster) {
+                Some(backup) => self.apply_backup(backup).await,
+                None => Err(Failure::Unknown),
+            },
+            Effect::DropBackup { uid } => {
+                let name = names::kept_backup(&self.key.name);
+                self.drop_backup(&name, uid).await
+            }
             _ => self.act_on_etcd(effect).await,
         }
     }
@@ -451,6 +462,34 @@ impl Hands<'_> {
         Ok(())
     }
 
+    /// As [`Self::apply`], of an object that is found by its own name.
+    async fn apply_backup(&self, backup: EtcdBackup) -> Result<(), Failure> {
+        let name = backup.name_any();
+        if let Some(there) = self.api::<EtcdBackup>().get_opt(&name).await?
+            && !is_owned(&there.metadata, &self.intent.uid.0)
+        {
+            return Err(Failure::NameTaken(format!("EtcdBackup {name}")));
+        }
+        self.apply(backup, &self.shared.caches.backups).await
+    }
+
+    async fn drop_backup(&self, name: &str, uid: &Uid) -> Result<(), Failure> {
+        let params = DeleteParams::background().preconditions(Preconditions {
+            uid: Some(uid.0.clone()),
+            resource_version: None,
+        });
+        let backups = &self.shared.caches.backups;
+        match self.api::<EtcdBackup>().delete(name, &params).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_code(&error, 404) => {
+                backups.forget(&Key::new(self.key.namespace.clone(), name), name, &uid.0);
+                Ok(())
+            }
+            Err(error) if is_code(&error, 409) => Err(Failure::GuardFailed(format!("{name} is another one now"))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     async fn patch<K: Object>(&self, name: &str, patch: &serde_json::Value, index: &Index<K>) -> Result<(), Failure> {
         let params = PatchParams {
             field_manager: Some(names::MANAGER.into()),
@@ -518,6 +557,7 @@ impl Object for Pod {}
 impl Object for PersistentVolumeClaim {}
 impl Object for Service {}
 impl Object for PodDisruptionBudget {}
+impl Object for EtcdBackup {}
 
 fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
@@ -547,6 +587,8 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::EnableDowngrade { .. } => "enable_downgrade",
         Effect::IssueCertificates => "issue_certificates",
         Effect::TakeBackup { .. } => "take_backup",
+        Effect::ApplyBackup => "apply_backup",
+        Effect::DropBackup { .. } => "drop_backup",
         Effect::Tell(_) => "tell",
     }
 }

@@ -15,7 +15,10 @@ use stateward_api::{EtcdCluster, names};
 use stateward_etcd::{Client, ask, prove_list, spread_alarms};
 use stateward_plan::etcd::manifests::ANNOTATION_METADATA;
 use stateward_plan::etcd::members::owner;
-use stateward_plan::etcd::{Answer, Intent, MemberList, MemberName, Record, Services, Voice, World, facts};
+use stateward_plan::etcd::{
+    Answer, Intent, KeptBackup, MemberList, MemberName, Record, Recovery, Services, Uid, UpgradeBackup, Voice, World,
+    facts,
+};
 
 use crate::Shared;
 use crate::caches::Key;
@@ -94,6 +97,7 @@ pub(crate) async fn observe(
         }
     }
     world.services = services(shared, key, uid, &mut world.conflicts);
+    backups(shared, key, cluster, intent, record, &mut world);
     for pod in world.pods.values() {
         if let Some(name) = &pod.node
             && let Some(node) = shared.caches.nodes.get(&Key::new("", name.clone()))
@@ -122,6 +126,50 @@ pub(crate) async fn observe(
         clients,
         look_again,
     })
+}
+
+/// The EtcdBackups that the cluster keeps, and the newest good one of it.
+fn backups(shared: &Shared, key: &Key, cluster: &EtcdCluster, intent: &Intent, record: &Record, world: &mut World) {
+    let uid = intent.uid.0.as_str();
+    let get = |name: String| shared.caches.backups.get(&Key::new(key.namespace.clone(), name));
+    if let Some(kept) = get(names::kept_backup(&key.name)) {
+        let meta = &kept.metadata;
+        let hash = meta.annotations.as_ref().and_then(|all| all.get(ANNOTATION_METADATA));
+        world.kept_backup = if is_owned(meta, uid) {
+            KeptBackup::Ours {
+                uid: Uid(meta.uid.clone().unwrap_or_default()),
+                hash: hash.cloned().unwrap_or_default(),
+            }
+        } else if is_free(meta) {
+            KeptBackup::Theirs
+        } else {
+            KeptBackup::None
+        };
+    }
+    let before = record.upgrade_backup.clone().and_then(get);
+    world.upgrade_backup = before.filter(|backup| is_owned(&backup.metadata, uid)).map(|backup| {
+        let status = backup.status.clone().unwrap_or_default();
+        UpgradeBackup {
+            succeeded: status.succeeded,
+            trouble: status.reason,
+        }
+    });
+    if !matches!(intent.recovery, Recovery::FromBackup(_)) {
+        return;
+    }
+    let recovery = cluster.spec.recovery.as_ref();
+    let named = recovery.and_then(|recovery| recovery.backup_ref.as_ref());
+    world.latest_backup = match named {
+        Some(named) => get(named.name.clone()).and_then(|backup| stateward_plan::backup::point(&backup)),
+        None => {
+            let of_it = shared.caches.backups.all().into_iter().filter(|backup| {
+                let by_reference = backup.spec.cluster_ref.as_ref().is_some_and(|of| of.name == key.name);
+                by_reference && backup.metadata.namespace.as_deref() == Some(key.namespace.as_str())
+            });
+            let points = of_it.filter_map(|backup| stateward_plan::backup::point(&backup));
+            points.max_by_key(|point| point.taken)
+        }
+    };
 }
 
 fn services(shared: &Shared, key: &Key, uid: &str, conflicts: &mut Vec<String>) -> Services {

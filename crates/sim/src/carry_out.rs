@@ -196,7 +196,11 @@ impl Sim<'_> {
                 self.ledger.floor = to.minor();
                 Ok(())
             }
-            Effect::IssueCertificates | Effect::TakeBackup { .. } | Effect::Tell(_) => Ok(()),
+            Effect::IssueCertificates
+            | Effect::TakeBackup { .. }
+            | Effect::ApplyBackup
+            | Effect::DropBackup { .. }
+            | Effect::Tell(_) => Ok(()),
         }
     }
 

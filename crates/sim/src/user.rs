@@ -90,6 +90,7 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
             .pick(&[Duration::from_secs(60), Duration::from_secs(300), long])
             .unwrap_or(&long),
         backup_first: false,
+        backup: None,
         ignore_old_claims: false,
         adopt: Vec::new(),
         release_adopted: false,

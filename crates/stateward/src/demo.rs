@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use stateward_api::conditions::{is_true, types};
-use stateward_api::{EtcdCluster, names};
+use stateward_api::{EtcdBackup, EtcdCluster, names};
 use stateward_etcd::Timeouts;
 use stateward_etcd::messages::RangeRequest;
 
@@ -180,6 +180,8 @@ async fn check(ground: &Ground, cluster: EtcdCluster) -> Result<()> {
     let mut written = 0;
     write(&etcd, &mut written, 100).await?;
     steps.done("100 keys written through the client service");
+    let backup = back_up(&ground.client(), &shown).await?;
+    steps.done(&format!("backed up: {backup}"));
     for size in [5, 3] {
         shown
             .clusters
@@ -235,6 +237,40 @@ async fn check(ground: &Ground, cluster: EtcdCluster) -> Result<()> {
     steps.done(&format!("all {written} acknowledged keys are there"));
     println!("demo ok");
     Ok(())
+}
+
+/// One backup into a folder on a claim, which needs no store at all.
+async fn back_up(client: &Client, shown: &Shown) -> Result<String> {
+    let namespace = shown.clusters.namespace().unwrap_or("default");
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+    let claim = json!({"metadata": {"name": "demo-backups"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    claims
+        .create(&PostParams::default(), &serde_json::from_value(claim)?)
+        .await?;
+    let backups: Api<EtcdBackup> = Api::namespaced(client.clone(), namespace);
+    let backup = json!({"apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdBackup", "metadata": {"name": "demo"},
+        "spec": {"clusterRef": {"name": shown.name}, "file": {"claimName": "demo-backups", "path": "etcd.backup"}}});
+    backups
+        .create(&PostParams::default(), &serde_json::from_value(backup)?)
+        .await?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let status = backups.get("demo").await?.status.unwrap_or_default();
+        if let Some(record) = status.backups.first().filter(|_| status.succeeded) {
+            return Ok(format!(
+                "revision {}, {} bytes, SHA-256 {:.12}",
+                record.revision, record.size_bytes, record.sha256
+            ));
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "no backup after 60 s: {} {}",
+            status.reason,
+            status.waiting
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 async fn write(etcd: &stateward_etcd::Client, written: &mut i32, count: i32) -> Result<()> {

@@ -2,9 +2,11 @@
 
 use anyhow::{Context, Result};
 use comfy_table::{Table, presets};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
-use stateward_api::EtcdCluster;
+use kube::api::ListParams;
 use stateward_api::conditions::{ConditionStatus, types};
+use stateward_api::{EtcdBackup, EtcdCluster};
 
 /// Options of `stateward status`.
 #[derive(clap::Args)]
@@ -24,13 +26,58 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
         .namespace
         .clone()
         .unwrap_or_else(|| client.default_namespace().to_owned());
-    let clusters: Api<EtcdCluster> = Api::namespaced(client, &namespace);
+    let clusters: Api<EtcdCluster> = Api::namespaced(client.clone(), &namespace);
     let cluster = clusters
         .get(&options.cluster)
         .await
         .with_context(|| format!("cannot read EtcdCluster {} in namespace {namespace}", options.cluster))?;
     print!("{}", text(&cluster));
+    let all: Api<EtcdBackup> = Api::namespaced(client, &namespace);
+    let mut backups = all
+        .list(&ListParams::default())
+        .await
+        .map(|list| list.items)
+        .unwrap_or_default();
+    let of_it = |backup: &EtcdBackup| {
+        backup
+            .spec
+            .cluster_ref
+            .as_ref()
+            .is_some_and(|of| of.name == options.cluster)
+    };
+    backups.retain(of_it);
+    print!("{}", backups_text(&backups));
     Ok(())
+}
+
+/// The backups of a cluster, for a terminal.
+pub(crate) fn backups_text(backups: &[EtcdBackup]) -> String {
+    if backups.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["BACKUP", "LAST SUCCESS", "REVISION", "BYTES", "FILE", "NEXT", ""]);
+    for backup in backups {
+        let status = backup.status.clone().unwrap_or_default();
+        let time = |time: Option<Time>| time.map(|time| time.0.to_string()).unwrap_or_default();
+        let newest = status.backups.first().cloned().unwrap_or_default();
+        let words = if status.waiting.is_empty() {
+            status.reason
+        } else {
+            status.waiting
+        };
+        table.add_row([
+            backup.metadata.name.clone().unwrap_or_default(),
+            time(status.last_success_date),
+            newest.revision.to_string(),
+            newest.size_bytes.to_string(),
+            newest.location,
+            time(status.next_backup_time),
+            words,
+        ]);
+    }
+    format!("{table}\n")
 }
 
 /// The whole story of a cluster, for a terminal.

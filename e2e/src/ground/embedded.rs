@@ -122,10 +122,6 @@ impl Ground for Embedded {
         self.cluster.client()
     }
 
-    fn kubeconfig(&self) -> Result<String> {
-        Ok(embedded_kube::kubeconfig_yaml(&self.cluster.kubeconfig()))
-    }
-
     fn versions(&self) -> Vec<EtcdVersion> {
         self.versions.clone()
     }

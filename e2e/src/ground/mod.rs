@@ -14,8 +14,6 @@ pub(crate) trait Ground: Send + Sync {
     fn name(&self) -> &'static str;
     /// An administrator's client.
     fn client(&self) -> kube::Client;
-    /// The same for kubectl, as YAML.
-    fn kubeconfig(&self) -> Result<String>;
     /// The etcd versions that it has images of.
     fn versions(&self) -> Vec<EtcdVersion>;
     /// Why this ground cannot do something, if it cannot.

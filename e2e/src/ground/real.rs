@@ -82,11 +82,6 @@ impl Ground for Real {
         self.client.clone()
     }
 
-    fn kubeconfig(&self) -> Result<String> {
-        let path = std::env::var_os("KUBECONFIG").context("KUBECONFIG is not set")?;
-        Ok(std::fs::read_to_string(path)?)
-    }
-
     fn versions(&self) -> Vec<EtcdVersion> {
         self.versions.clone()
     }

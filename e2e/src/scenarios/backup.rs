@@ -104,7 +104,7 @@ spec:
     path: etcd.backup
 ";
     let began = Instant::now();
-    test.kubectl(&["create", "-f", "-"], manifest).await?;
+    test.apply(manifest).await?;
     let status = succeeded(test, "example-etcd-cluster-backup", 60).await?;
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(20), "it took {took:?}");
@@ -118,24 +118,21 @@ spec:
         record.location == "etcd.backup" && record.sha256.len() == 64 && record.size_bytes > 0,
         "{record:?}"
     );
-    let shown = test.kubectl(&["get", "etcdbackups", "-o", "wide"], "").await?;
+    let shown = test.kubectl(&["get", "etcdbackups", "-o", "wide"]).await?;
     ensure!(
         shown.contains("true") && shown.contains(&status.etcd_revision.to_string()),
         "{shown}"
     );
     let words = test
-        .kubectl(
-            &[
-                "get",
-                "etcdbackup/example-etcd-cluster-backup",
-                "-o",
-                "jsonpath={.status.succeeded} {.status.etcdVersion}",
-            ],
-            "",
-        )
+        .kubectl(&[
+            "get",
+            "etcdbackup/example-etcd-cluster-backup",
+            "-o",
+            "jsonpath={.status.succeeded} {.status.etcdVersion}",
+        ])
         .await?;
     ensure!(words == format!("true {}", test.usual), "{words}");
-    test.kubectl(&["delete", "etcdbackup", "example-etcd-cluster-backup"], "")
+    test.kubectl(&["delete", "etcdbackup", "example-etcd-cluster-backup"])
         .await?;
     Ok(format!("succeeded {:.1} s after kubectl create", took.as_secs_f64()))
 }
@@ -237,7 +234,7 @@ pub(crate) async fn backup_troubles_are_told(test: &Test) -> Result<String> {
         "--from-literal=credentials=[default]\naws_access_key_id = a\naws_secret_access_key = b\n",
         "--from-literal=config=[default]\nregion = us-east-1\n",
     ];
-    test.kubectl(&["create", "secret", "generic", "aws", files[0], files[1]], "")
+    test.kubectl(&["create", "secret", "generic", "aws", files[0], files[1]])
         .await?;
     let down = until("the store's failure", 120, async || {
         let status = status(test, "no-store").await?;
@@ -350,4 +347,86 @@ pub(crate) async fn backup_namespaces_apart(test: &Test) -> Result<String> {
     ended
         .map(|_| "neither the cluster nor the claim could be reached".into())
         .map_err(Into::into)
+}
+
+pub(crate) async fn backup_by_the_cluster_itself(test: &Test) -> Result<String> {
+    claim(test, "backups").await?;
+    let plan = |seconds: i64| json!({"file": {"claimName": "backups", "path": "c/etcd.backup"}, "backupPolicy": {"backupIntervalInSecond": seconds, "maxBackups": 2}});
+    test.created("c", json!({"size": 1, "backup": plan(2)})).await?;
+    succeeded(test, "c-backups", 60).await?;
+    // an edit of the cluster reaches it
+    test.edit("c", json!({"backup": plan(3600)})).await?;
+    until("the EtcdBackup to follow the edit", 30, async || {
+        let kept = test.backups().get("c-backups").await?;
+        Ok((kept.spec.plan.interval_seconds() == Some(3600)).then_some(()))
+    })
+    .await?;
+    // taken out of the spec, it goes
+    test.edit("c", json!({"backup": Value::Null})).await?;
+    until("the EtcdBackup to go", 60, async || {
+        Ok(test.backups().get_opt("c-backups").await?.is_none().then_some(()))
+    })
+    .await?;
+    // a name that somebody else has is said and left alone
+    create(test, "c-backups", to_file("other.backup")).await?;
+    succeeded(test, "c-backups", 60).await?;
+    test.edit("c", json!({"backup": plan(3600)})).await?;
+    until("the clash to be said", 60, async || {
+        let waiting = test.get("c").await?.status.unwrap_or_default().waiting;
+        ensure!(
+            waiting.contains("EtcdBackup c-backups exists and is not this cluster's"),
+            "it says \"{waiting}\""
+        );
+        Ok(Some(()))
+    })
+    .await?;
+    let theirs = test.backups().get("c-backups").await?;
+    ensure!(theirs.spec.plan.interval_seconds().is_none(), "it was overwritten");
+    Ok("made, edited, taken away; a clash is said".into())
+}
+
+pub(crate) async fn backup_before_an_upgrade(test: &Test) -> Result<String> {
+    let versions = test.ground.versions();
+    let newest = |minor: u64| versions.iter().filter(|version| version.minor() == minor).next_back();
+    let (from, to) = (newest(4).context("no etcd 3.4")?, newest(5).context("no etcd 3.5")?);
+    // the claim is not there yet: the backup cannot be taken, and the upgrade waits
+    let plan = json!({"file": {"claimName": "backups", "path": "c/etcd.backup"}, "backupPolicy": {"backupIntervalInSecond": 3600}});
+    test.created("c", json!({"size": 3, "version": from.to_string(), "backup": plan}))
+        .await?;
+    let writer = test.writer("c").await?;
+    test.edit("c", json!({"version": to.to_string()})).await?;
+    let held = until("the upgrade to be held", 60, async || {
+        let status = test.get("c").await?.status.unwrap_or_default();
+        let name = status.upgrade.map(|upgrade| upgrade.backup).unwrap_or_default();
+        ensure!(!name.is_empty(), "{}", status.waiting);
+        let backup = test.backups().get(&name).await?;
+        ensure!(
+            !backup.status.unwrap_or_default().succeeded,
+            "it succeeded without a claim"
+        );
+        Ok(Some(name))
+    })
+    .await?;
+    let current = test.get("c").await?.status.unwrap_or_default().current_version;
+    ensure!(current == from.to_string(), "{current} runs before the backup");
+    claim(test, "backups").await?;
+    until("the upgrade", 240, async || {
+        let status = test.get("c").await?.status.unwrap_or_default();
+        ensure!(status.current_version == to.to_string(), "{}", status.waiting);
+        Ok(Some(()))
+    })
+    .await?;
+    test.settled("c", 120).await?;
+    let taken = status(test, &held).await?;
+    ensure!(
+        taken.succeeded && taken.etcd_version == from.to_string(),
+        "{} of {}",
+        held,
+        taken.etcd_version
+    );
+    let written = writer.finish().await?;
+    Ok(format!(
+        "{held} of etcd {}; {} writes",
+        taken.etcd_version, written.acknowledged
+    ))
 }

@@ -105,10 +105,12 @@ scenarios! {
     home::uninstalled_clusters_go_on [Kubectl, OperatorPod] 400;
     move_in::a_stateful_set_is_taken_over [Kubectl, OperatorPod] 500;
     move_in::a_cluster_of_the_old_operator_is_taken_over [Kubectl] 500;
-    backup::backup_with_kubectl smoke 240;
+    backup::backup_with_kubectl smoke [Kubectl] 240;
     backup::backup_schedule_and_retention 300;
     backup::backup_of_a_tls_cluster 300;
-    backup::backup_troubles_are_told 400;
+    backup::backup_troubles_are_told [Kubectl] 400;
     backup::backup_operator_killed 600;
     backup::backup_namespaces_apart 300;
+    backup::backup_by_the_cluster_itself 300;
+    backup::backup_before_an_upgrade 600;
 }

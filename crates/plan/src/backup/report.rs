@@ -11,6 +11,9 @@ pub(super) fn report(view: &View<'_>, old: &EtcdBackupStatus, status: &mut EtcdB
     status.waiting = words.map(|words| words.message.clone()).unwrap_or_default();
     let troubled = words.filter(|words| words.mood == Mood::Troubled);
     let failing = status.consecutive_failures > 0;
+    if let Some(words) = troubled.filter(|_| !status.succeeded) {
+        status.reason.clone_from(&words.message);
+    }
     if troubled.is_none() && !failing && view.backup.metadata.deletion_timestamp.is_none() {
         status.reason.clear();
     }

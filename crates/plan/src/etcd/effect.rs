@@ -103,8 +103,12 @@ pub enum Effect {
 
     /// Make the certificates that `TLS.auto` or `TLS.certManager` asks for, or renew those that near their end.
     IssueCertificates,
-    /// Ask the EtcdBackup machinery for a snapshot before going on.
-    TakeBackup { reason: String },
+    /// Make an EtcdBackup for one backup before the upgrade to a version.
+    TakeBackup { name: String, version: EtcdVersion },
+    /// Make the EtcdBackup of `spec.backup` what the spec says.
+    ApplyBackup,
+    /// Take it away; its files stay or go as it says.
+    DropBackup { uid: Uid },
 
     /// Tell the user, as a Kubernetes Event on the cluster.
     Tell(Note),
@@ -229,7 +233,9 @@ impl fmt::Display for Effect {
             Self::Disarm { id, alarm, .. } => write!(f, "disarm {alarm:?} of {id}"),
             Self::EnableDowngrade { to, .. } => write!(f, "enable the downgrade to {to}"),
             Self::IssueCertificates => write!(f, "issue certificates"),
-            Self::TakeBackup { reason } => write!(f, "take a backup: {reason}"),
+            Self::TakeBackup { name, version } => write!(f, "create EtcdBackup {name} before the upgrade to {version}"),
+            Self::ApplyBackup => write!(f, "apply the EtcdBackup of spec.backup"),
+            Self::DropBackup { uid } => write!(f, "delete the EtcdBackup of spec.backup (uid {uid})"),
             Self::Tell(note) => write!(f, "tell {}: {}", note.reason, note.message),
         }
     }

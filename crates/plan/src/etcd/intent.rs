@@ -57,6 +57,8 @@ pub struct Intent {
     pub replace_after: Duration,
     /// Take a snapshot before a minor upgrade.
     pub backup_first: bool,
+    /// Hash of the EtcdBackup that `spec.backup` asks for.
+    pub backup: Option<String>,
     /// Begin although claims of an earlier cluster of this name are there.
     pub ignore_old_claims: bool,
     /// Client URLs of a running cluster that is to be taken over instead of founding one.
@@ -207,7 +209,12 @@ impl Intent {
                 OnQuorumLoss::FromBackup => Recovery::FromBackup(delay),
             },
             replace_after: seconds(recovery.node_loss_seconds, api::Recovery::DEFAULT_NODE_LOSS_SECONDS),
-            backup_first: false,
+            backup_first: spec.backup.is_some()
+                && !spec
+                    .update_strategy
+                    .as_ref()
+                    .is_some_and(|strategy| strategy.skip_snapshot),
+            backup: manifests::kept_backup(cluster).map(|backup| hash_of(backup.metadata.annotations.as_ref())),
             ignore_old_claims: annotations
                 .is_some_and(|all| all.get(IGNORE_OLD_CLAIMS).is_some_and(|value| value == "true")),
             adopt: annotations

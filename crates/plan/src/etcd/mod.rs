@@ -4,6 +4,7 @@
 //! has something to do decides the round. The next round starts from observation again.
 
 mod adopt;
+mod backups;
 mod bootstrap;
 mod care;
 mod cleanup;
@@ -43,8 +44,8 @@ pub use record::{Bootstrapped, Record, Recovering, Remembered};
 pub use report::{Health, MemberLine, Report, Role, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
-    Alarm, Answer, BackupPoint, Blocked, Claim, ClusterId, Exit, LaunchKind, Listed, MemberId, MemberList, MemberName,
-    Pod, Secrets, Services, TlsStage, Uid, Voice, World,
+    Alarm, Answer, BackupPoint, Blocked, Claim, ClusterId, Exit, KeptBackup, LaunchKind, Listed, MemberId, MemberList,
+    MemberName, Pod, Secrets, Services, TlsStage, Uid, UpgradeBackup, Voice, World,
 };
 
 /// What a round decided.
@@ -193,6 +194,7 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
     let mut record = record.clone();
     remember(intent, &mut record, world, now);
     let (version, refused) = upgrade_path::accepted(intent, &record);
+    let version = backups::hold(intent, &mut record, world, version);
     if record.bootstrap.is_some() {
         record.target = Some(version.clone());
     }
@@ -258,11 +260,14 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         .or_else(|| shrink::shrink(view))
         .or_else(|| care::clear_alarms(view))
         .or_else(|| adopt::release(view))
+        .or_else(|| backups::before_upgrade(view))
         .or_else(|| roll::roll(view, record))
         .or_else(|| care::care(view))
         .or_else(|| wait::wait(view))
+        .or_else(|| backups::clash(view))
         .unwrap_or_default();
     effects.append(&mut step.effects);
+    effects.extend(backups::keep(view));
     step.effects = effects;
     step
 }

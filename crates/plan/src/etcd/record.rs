@@ -23,6 +23,8 @@ pub struct Record {
     pub target: Option<EtcdVersion>,
     /// The version that etcd has made its data readable for, by the members' own words.
     pub downgrade: Option<EtcdVersion>,
+    /// The EtcdBackup that is taken before the upgrade to the wanted version.
+    pub upgrade_backup: Option<String>,
     /// Since when no quorum answers.
     pub quorum_lost: Option<Timestamp>,
     /// A recovery with the user's consent, in progress.

@@ -175,5 +175,6 @@ fn finish(view: &View<'_>, record: &mut Record) {
     if view.all_voters_healthy() && view.voters().next().is_some() {
         record.current = Some(view.version.clone());
         record.downgrade = None;
+        record.upgrade_backup = None;
     }
 }

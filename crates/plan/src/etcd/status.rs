@@ -60,6 +60,11 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
             .as_ref()
             .filter(|upgrade| upgrade.downgrade_enabled)
             .and_then(|upgrade| version(&upgrade.to)),
+        upgrade_backup: status
+            .upgrade
+            .as_ref()
+            .map(|upgrade| upgrade.backup.clone())
+            .filter(|name| !name.is_empty()),
         hibernating: conditions::get(&status.conditions, types::AVAILABLE)
             .is_some_and(|condition| condition.reason == "Hibernating"),
     }
@@ -147,10 +152,15 @@ pub fn status(
         peer_secret: secret.clone(),
         ..TlsStatus::default()
     });
-    new.upgrade = record.downgrade.as_ref().map(|to| UpgradeRecord {
+    let goes_to = record
+        .downgrade
+        .as_ref()
+        .or(record.upgrade_backup.as_ref().map(|_| &intent.version));
+    new.upgrade = goes_to.map(|to| UpgradeRecord {
         from: new.current_version.clone(),
         to: to.to_string(),
-        downgrade_enabled: true,
+        backup: record.upgrade_backup.clone().unwrap_or_default(),
+        downgrade_enabled: record.downgrade.is_some(),
         ..UpgradeRecord::default()
     });
     new
@@ -288,6 +298,7 @@ mod tests {
             }),
             hibernating: false,
             downgrade: None,
+            upgrade_backup: Some("c-before-3.6.16-abcde".into()),
         };
         let cluster: stateward_api::EtcdCluster = serde_json::from_value(
             serde_json::json!({"metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": {"size": 3}}),

@@ -94,6 +94,36 @@ pub struct World {
     pub fresh_token: String,
     /// A backup that could seed a recovery, newest verified first.
     pub latest_backup: Option<BackupPoint>,
+    /// The EtcdBackup of `spec.backup`.
+    pub kept_backup: KeptBackup,
+    /// The EtcdBackup that the record names as the one before an upgrade.
+    pub upgrade_backup: Option<UpgradeBackup>,
+}
+
+/// The EtcdBackup that is kept for `spec.backup`, as it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum KeptBackup {
+    /// Not there.
+    #[default]
+    None,
+    /// This cluster's.
+    Ours {
+        /// Its UID.
+        uid: Uid,
+        /// Hash of the wishes that it was made from.
+        hash: String,
+    },
+    /// An object of its name is somebody else's.
+    Theirs,
+}
+
+/// How far the backup before an upgrade is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpgradeBackup {
+    /// It is good.
+    pub succeeded: bool,
+    /// Why it fails; empty while it does not.
+    pub trouble: String,
 }
 
 /// The state of the secrets a TLS cluster needs.

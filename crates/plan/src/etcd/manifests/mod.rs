@@ -1,5 +1,6 @@
 //! The Kubernetes objects of an etcd cluster, as pure builders.
 
+mod backup;
 mod budget;
 mod claim;
 mod flags;
@@ -7,6 +8,7 @@ pub mod launch;
 mod pod;
 mod service;
 
+pub use backup::{kept_backup, upgrade_backup};
 pub use budget::budget;
 pub use claim::claim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
