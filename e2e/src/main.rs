@@ -5,6 +5,8 @@ mod bench;
 mod ground;
 mod log;
 mod scenarios;
+#[path = "../../crates/store/tests/servers/mod.rs"]
+mod servers;
 mod story;
 mod test;
 mod tool;

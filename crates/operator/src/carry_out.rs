@@ -223,7 +223,7 @@ impl Hands<'_> {
             }
             Effect::IssueCertificates => Ok(crate::certificates::issue(self.shared, self.key, self.cluster).await?),
             Effect::TakeBackup { name, version } => match manifests::upgrade_backup(self.cluster, name, version) {
-                Some(backup) => self.create(backup, &caches.backups).await,
+                Some(backup) => self.apply_backup(backup).await,
                 None => Err(Failure::Unknown),
             },
             Effect::ApplyBackup => match manifests::kept_backup(self.cluster) {
@@ -462,15 +462,20 @@ impl Hands<'_> {
         Ok(())
     }
 
-    /// As [`Self::apply`], of an object that is found by its own name.
-    async fn apply_backup(&self, backup: EtcdBackup) -> Result<(), Failure> {
+    /// Makes an EtcdBackup, or makes it what the cluster's spec says. The watch brings it to its own loop: it is not put into
+    /// the caches here, or that loop would never be told.
+    async fn apply_backup(&self, mut backup: EtcdBackup) -> Result<(), Failure> {
         let name = backup.name_any();
-        if let Some(there) = self.api::<EtcdBackup>().get_opt(&name).await?
-            && !is_owned(&there.metadata, &self.intent.uid.0)
-        {
-            return Err(Failure::NameTaken(format!("EtcdBackup {name}")));
+        let api = self.api::<EtcdBackup>();
+        if let Some(there) = api.get_opt(&name).await? {
+            if !is_owned(&there.metadata, &self.intent.uid.0) {
+                return Err(Failure::NameTaken(format!("EtcdBackup {name}")));
+            }
+            backup.metadata.uid = there.metadata.uid;
         }
-        self.apply(backup, &self.shared.caches.backups).await
+        let params = PatchParams::apply(names::MANAGER).force();
+        api.patch(&name, &params, &Patch::Apply(&backup)).await?;
+        Ok(())
     }
 
     async fn drop_backup(&self, name: &str, uid: &Uid) -> Result<(), Failure> {
@@ -557,7 +562,6 @@ impl Object for Pod {}
 impl Object for PersistentVolumeClaim {}
 impl Object for Service {}
 impl Object for PodDisruptionBudget {}
-impl Object for EtcdBackup {}
 
 fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)

@@ -135,6 +135,8 @@ impl Ground for Embedded {
             Need::AllVersions => Some("not every etcd from 3.2 to 3.7 is at hand: without Go only Debian's are"),
             Need::Kubectl if crate::tool::is_there("kubectl") => None,
             Need::Kubectl => Some("there is no kubectl; ./x e2e brings one"),
+            Need::S3 if crate::servers::is_built("minio") => None,
+            Need::S3 => Some("there is no MinIO; ./x store build brings one"),
             Need::Helm if crate::tool::is_there("helm") => None,
             Need::Helm => Some("there is no helm; it is built for the real ground"),
             Need::OperatorPod | Need::Previous => Some("the operator is part of the suite's own process"),

@@ -41,6 +41,8 @@ pub(crate) enum Need {
     AllVersions,
     /// kubectl.
     Kubectl,
+    /// An S3 server that pods can reach.
+    S3,
     /// Helm.
     Helm,
     /// The operator in a pod of its own, as it is shipped.

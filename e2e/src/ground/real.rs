@@ -87,6 +87,9 @@ impl Ground for Real {
     }
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
+        if need == Need::S3 {
+            return Some("its pods cannot reach a server on this machine");
+        }
         let previous = std::env::var_os("STATEWARD_PREVIOUS").is_some();
         (need == Need::Previous && !previous).then_some("the commit of the release before is not in this clone")
     }

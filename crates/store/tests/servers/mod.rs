@@ -36,8 +36,17 @@ require("http").request({ host: "127.0.0.1", port, path, method: "PUT", headers 
 }).end();
 "#;
 
+/// Whether a program was built.
+pub(crate) fn is_built(name: &str) -> bool {
+    find(name).is_some()
+}
+
 /// A program that `./x store test` built; the newest where there are several.
 pub(crate) fn program(name: &str) -> PathBuf {
+    find(name).unwrap_or_else(|| panic!("{name} is not built: run ./x store build"))
+}
+
+fn find(name: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("STATEWARD_CACHE").map_or_else(
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/stateward"),
         PathBuf::from,
@@ -48,9 +57,7 @@ pub(crate) fn program(name: &str) -> PathBuf {
         .filter(|path| path.is_file())
         .collect();
     found.sort();
-    found
-        .pop()
-        .unwrap_or_else(|| panic!("{name} is not in {}: run ./x store test", cache.display()))
+    found.pop()
 }
 
 /// A port that was free a moment ago.

@@ -1,7 +1,7 @@
 //! A proxy before a store that breaks what passes, in the ways networks and stores do.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Before a server.
     pub(crate) fn before(server: SocketAddr, fault: Fault) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let listener = TcpListener::bind((server.ip(), 0)).expect("a port");
         let address = listener.local_addr().expect("its address");
         let fault = Arc::new(Mutex::new(fault));
         let ended = Arc::new(AtomicBool::new(false));
