@@ -66,11 +66,17 @@ impl Caches {
         }
     }
 
-    /// Waits until everything that decisions rest on was listed once.
-    pub(crate) async fn synced(&self) {
-        self.clusters.synced().await;
+    /// Waits until everything that decisions about backups rest on was listed once. Clusters do not wait for it: an operator
+    /// without rights on EtcdBackups looks after clusters all the same.
+    pub(crate) async fn backups_synced(&self) {
+        self.synced().await;
         self.backups.synced().await;
         self.agents.synced().await;
+    }
+
+    /// Waits until everything that decisions about clusters rest on was listed once.
+    pub(crate) async fn synced(&self) {
+        self.clusters.synced().await;
         self.pods.synced().await;
         self.claims.synced().await;
         self.services.synced().await;

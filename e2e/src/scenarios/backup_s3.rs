@@ -23,8 +23,15 @@ async fn secret(test: &Test, name: &str, password: &str) -> Result<()> {
     let folder = tempfile::tempdir()?;
     aws_files(folder.path(), USER, password);
     let file = |name: &str| format!("--from-file={}", folder.path().join(name).display());
-    test.kubectl(&["create", "secret", "generic", name, &file("credentials"), &file("config")])
-        .await?;
+    test.kubectl(&[
+        "create",
+        "secret",
+        "generic",
+        name,
+        &file("credentials"),
+        &file("config"),
+    ])
+    .await?;
     Ok(())
 }
 
@@ -58,7 +65,10 @@ spec:
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(20), "it took {took:?}");
     ensure!(done.backups[0].location == "mybucket/etcd.backup", "{:?}", done.backups);
-    ensure!(server.data().join("mybucket/etcd.backup").exists(), "no file in the bucket");
+    ensure!(
+        server.data().join("mybucket/etcd.backup").exists(),
+        "no file in the bucket"
+    );
     Ok(format!("succeeded {:.1} s after kubectl apply", took.as_secs_f64()))
 }
 
@@ -86,7 +96,12 @@ pub(crate) async fn backup_when_s3_refuses_or_is_away(test: &Test) -> Result<Str
     let nowhere = failing("nowhere").await?;
     // a store that is full, then cuts every connection, comes back
     let proxy = Proxy::before(server.address, Fault::Full);
-    create(test, "away", to("mybucket/b.backup", &format!("http://{}", proxy.address))).await?;
+    create(
+        test,
+        "away",
+        to("mybucket/b.backup", &format!("http://{}", proxy.address)),
+    )
+    .await?;
     let full = failing("away").await?;
     proxy.set(Fault::CutAfter(0));
     let away = until("the cut to be told", 120, async || {
@@ -96,7 +111,10 @@ pub(crate) async fn backup_when_s3_refuses_or_is_away(test: &Test) -> Result<Str
     .await?;
     proxy.set(Fault::None);
     succeeded(test, "away", 120).await?;
-    ensure!(status(test, "away").await?.consecutive_failures == 0, "it succeeded and counts failures");
+    ensure!(
+        status(test, "away").await?.consecutive_failures == 0,
+        "it succeeded and counts failures"
+    );
     let told = [refused, nowhere, full, away].map(|status| status.reason.chars().take(80).collect::<String>());
     Ok(told.join(" | "))
 }

@@ -87,7 +87,7 @@ async fn run(shared: Arc<Shared>, key: Key, mailbox: Arc<Notify>) {
     };
     tokio::select! {
         () = shared.stop.cancelled() => return,
-        () = shared.caches.synced() => {}
+        () = shared.caches.backups_synced() => {}
     }
     let mut pause = Duration::ZERO;
     loop {
