@@ -174,6 +174,13 @@ fn deployment(place: &Place<'_>, image: &str) -> Value {
     })
 }
 
+/// The operator leaves a node that is lost after 30 s instead of the usual 300: its lease keeps two from acting, and what it looks
+/// after may have lost a member with the same node.
+fn tolerations() -> Value {
+    let toleration = |key: &str| json!({"key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30});
+    json!([toleration("unreachable"), toleration("not-ready")])
+}
+
 fn deployment_spec(image: &str, arguments: &[String]) -> Value {
     let selector = json!({"app.kubernetes.io/name": NAME});
     json!({
@@ -184,6 +191,7 @@ fn deployment_spec(image: &str, arguments: &[String]) -> Value {
             "spec": {
                 "serviceAccountName": NAME,
                 "terminationGracePeriodSeconds": 30, // a round takes at most 20 s, giving the lease back 5
+                "tolerations": tolerations(),
                 "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
                 "containers": [{
                     "name": "operator",
