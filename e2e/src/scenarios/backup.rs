@@ -387,7 +387,7 @@ pub(crate) async fn backup_by_the_cluster_itself(test: &Test) -> Result<String> 
 
 pub(crate) async fn backup_before_an_upgrade(test: &Test) -> Result<String> {
     let versions = test.ground.versions();
-    let newest = |minor: u64| versions.iter().filter(|version| version.minor() == minor).next_back();
+    let newest = |minor: u64| versions.iter().rfind(|version| version.minor() == minor);
     let (from, to) = (newest(4).context("no etcd 3.4")?, newest(5).context("no etcd 3.5")?);
     // the claim is not there yet: the backup cannot be taken, and the upgrade waits
     let plan = json!({"file": {"claimName": "backups", "path": "c/etcd.backup"}, "backupPolicy": {"backupIntervalInSecond": 3600}});

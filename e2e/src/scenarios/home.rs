@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -126,15 +126,9 @@ pub(crate) async fn kustomize(test: &Test) -> Result<String> {
     let made = test.kubectl(&["kustomize", "deploy"]).await?;
     let count = made.lines().filter(|line| line.starts_with("kind: ")).count();
     ensure!(count >= 9, "only {count} objects come of it");
-    let apply = [
-        "apply",
-        "--server-side",
-        "--force-conflicts",
-        "--dry-run=server",
-        "-k",
-        "deploy",
-    ];
-    test.kubectl(&apply).await?;
+    let apply = ["--namespace", HOME, "apply", "--server-side", "--force-conflicts"];
+    test.kubectl(&[&apply[..], &["--dry-run=server", "-k", "deploy"]].concat())
+        .await?;
     Ok(format!("{count} objects"))
 }
 
@@ -441,4 +435,40 @@ pub(crate) async fn uninstalled_clusters_go_on(test: &Test) -> Result<String> {
     test.settled("c", 120).await?;
     let written = writer.finish().await?;
     Ok(format!("{} writes", written.acknowledged))
+}
+
+pub(crate) async fn certificates_are_renewed(test: &Test) -> Result<String> {
+    const RENEW_AFTER: &str = "stateward.dev/renew-after";
+    test.created("c", json!({"size": 3, "TLS": {"auto": {}}})).await?;
+    let writer = test.writer("c").await?;
+    let before = pods(test, "c").await?;
+    let secrets: Api<Secret> = Api::namespaced(test.client.clone(), &test.namespace);
+    let due = async || -> Result<Vec<Secret>> {
+        let all = secrets.list(&ListParams::default()).await?.items;
+        Ok(all
+            .into_iter()
+            .filter(|secret| secret.annotations().contains_key(RENEW_AFTER))
+            .collect())
+    };
+    // when their time has come
+    let old = due().await?;
+    ensure!(!old.is_empty(), "no Secret says when it is to be renewed");
+    let patch = json!({"metadata": {"annotations": {RENEW_AFTER: "2020-01-01T00:00:00Z"}}});
+    for secret in &old {
+        secrets
+            .patch(&secret.name_any(), &PatchParams::default(), &Patch::Merge(&patch))
+            .await?;
+    }
+    // then there are new ones, and no pod is restarted for them
+    until("all certificates to be new", 60, async || {
+        let now = due().await?;
+        let renewed = now.len() == old.len() && now.iter().zip(&old).all(|(now, old)| now.data != old.data);
+        Ok(renewed.then_some(()))
+    })
+    .await?;
+    writer.goes_on(50, 60).await?;
+    test.writer("c").await?.finish().await?; // a client with the new one
+    ensure!(pods(test, "c").await? == before, "a renewal restarted a pod");
+    let written = writer.finish().await?;
+    Ok(format!("{} certificates, {} writes", old.len(), written.acknowledged))
 }

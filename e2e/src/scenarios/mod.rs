@@ -101,6 +101,7 @@ scenarios! {
     home::operator_upgrade [Previous, Kubectl, OperatorPod] 400;
     home::two_operators_of_different_versions [Previous, Kubectl, OperatorPod] 600;
     home::drain_every_node [Nodes, Kubectl] 600;
+    home::certificates_are_renewed 240;
     home::namespace_deleted_with_a_cluster 240;
     home::api_server_down_for_a_minute [ApiServer] 400;
     home::uninstalled_clusters_go_on [Kubectl, OperatorPod] 400;
