@@ -114,6 +114,33 @@ async fn s3_and_oss() {
 
 #[tokio::test]
 #[ignore = "./x store test"]
+async fn s3_over_tls_with_an_authority_of_its_own() {
+    let program = newest();
+    let etcd = Etcd::first(&program, &[]);
+    fill(&etcd, 10).await;
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("params");
+    let certificate = params.self_signed(&key).expect("a certificate").pem();
+    let minio = Server::minio_tls(LOCAL, &["bucket"], &certificate, &key.serialize_pem());
+    let mut ground = Ground::new(&program);
+    let secret = ground.folders().store.clone();
+    aws_files(&secret, USER, PASSWORD);
+    ground.set_store(s3(format!("https://{}", minio.address), "bucket/etcd.backup"));
+    // given nobody vouches for the certificate, then it is not believed
+    let task = Task::Backup(BackupTask {
+        endpoints: vec![url(&etcd)],
+        place: ground.place(),
+        ..BackupTask::default()
+    });
+    let unknown = failed(ground.run(task).await);
+    assert_eq!(unknown.reason, "StoreUnreachable", "{}", unknown.message);
+    // given the secret does, then it is
+    std::fs::write(secret.join("ca.crt"), &certificate).expect("written");
+    round_trip(&ground, &program, &etcd, 10).await;
+}
+
+#[tokio::test]
+#[ignore = "./x store test"]
 async fn azure() {
     let program = newest();
     let etcd = filled(&program).await;

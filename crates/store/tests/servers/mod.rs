@@ -79,6 +79,15 @@ pub(crate) struct Server {
 impl Server {
     /// MinIO on a loopback address, with these buckets.
     pub(crate) fn minio(ip: IpAddr, buckets: &[&str]) -> Self {
+        Self::minio_with(ip, buckets, None)
+    }
+
+    /// MinIO that speaks TLS, with a certificate and its key as PEM texts.
+    pub(crate) fn minio_tls(ip: IpAddr, buckets: &[&str], certificate: &str, key: &str) -> Self {
+        Self::minio_with(ip, buckets, Some((certificate, key)))
+    }
+
+    fn minio_with(ip: IpAddr, buckets: &[&str], tls: Option<(&str, &str)>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let address = SocketAddr::new(ip, free_port(ip));
         let data = folder.path().join("data");
@@ -94,7 +103,16 @@ impl Server {
             .env("MINIO_ROOT_PASSWORD", PASSWORD)
             .env("MINIO_BROWSER", "off")
             .env("HOME", folder.path());
-        Self::start(command, folder, address, "/minio/health/ready", " 200")
+        let Some((certificate, key)) = tls else {
+            return Self::start(command, folder, address, "/minio/health/ready", " 200");
+        };
+        let certificates = folder.path().join("certs");
+        fs::create_dir_all(&certificates).expect("a folder");
+        fs::write(certificates.join("public.crt"), certificate).expect("written");
+        fs::write(certificates.join("private.key"), key).expect("written");
+        command.arg("--certs-dir").arg(&certificates);
+        // To plain HTTP it says that it wants TLS.
+        Self::start(command, folder, address, "/", " 400")
     }
 
     /// An emulator of Azure Blob Storage, with one container, for the account [`USER`]. Its URL names the account.
