@@ -7,13 +7,12 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector,
-    PersistentVolumeClaimVolumeSource, Pod, PodSpec, ResourceRequirements, SecretVolumeSource, SecurityContext, Volume,
-    VolumeMount,
+    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, KeyToPath, PersistentVolumeClaimVolumeSource,
+    Pod, PodSpec, ResourceRequirements, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use stateward_api::agent::{Mounts, Outcome, PROGRESS_PORT, TASK, Task};
+use stateward_api::agent::{LISTEN, Mounts, Outcome, PROGRESS_PORT, TASK, Task};
 use stateward_api::etcd_backup::Encryption;
 use stateward_api::names;
 use stateward_api::store::Store;
@@ -96,30 +95,22 @@ impl AgentPod<'_> {
             container_port: i32::from(PROGRESS_PORT),
             ..ContainerPort::default()
         };
+        let variable = |name: &str, value: String| EnvVar {
+            name: name.into(),
+            value: Some(value),
+            value_from: None,
+        };
+        let mut environment = vec![variable(TASK, task.clone())];
+        if self.keeps_running {
+            environment.push(variable(LISTEN, format!("0.0.0.0:{PROGRESS_PORT}")));
+        }
         let container = Container {
             name: CONTAINER.into(),
             image: Some(image),
             image_pull_policy: Some("IfNotPresent".into()),
             command,
             args: Some(vec!["agent".into(), "run".into()]),
-            env: Some(vec![
-                EnvVar {
-                    name: TASK.into(),
-                    value: Some(task.clone()),
-                    value_from: None,
-                },
-                EnvVar {
-                    name: "POD_IP".into(),
-                    value: None,
-                    value_from: Some(EnvVarSource {
-                        field_ref: Some(ObjectFieldSelector {
-                            api_version: None,
-                            field_path: "status.podIP".into(),
-                        }),
-                        ..EnvVarSource::default()
-                    }),
-                },
-            ]),
+            env: Some(environment),
             ports: self.keeps_running.then(|| vec![port]),
             // A scratch member needs what its data needs; everything else streams.
             resources: Some(if self.etcd_image.is_some() {

@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use stateward_api::EtcdBackup;
-use stateward_api::etcd_backup::EtcdBackupStatus;
+use stateward_api::etcd_backup::{EtcdBackupStatus, Verify};
 
 use crate::test::Test;
 use crate::wait::until;
@@ -429,4 +429,45 @@ pub(crate) async fn backup_before_an_upgrade(test: &Test) -> Result<String> {
         "{held} of etcd {}; {} writes",
         taken.etcd_version, written.acknowledged
     ))
+}
+
+pub(crate) async fn backup_proven_and_followed(test: &Test) -> Result<String> {
+    test.created("c", json!({"size": 1})).await?;
+    keys(test, "c").await?;
+    claim(test, "backups").await?;
+    let policy = json!({"backupPolicy": {"backupIntervalInSecond": 3600}, "verify": "Restore", "continuous": true});
+    create(test, "all", with(to_file("all/etcd.backup"), policy)).await?;
+    let done = succeeded(test, "all", 120).await?;
+    let record = done.backups.first().context("no record")?;
+    ensure!(
+        record.verified == Some(Verify::Restore) && record.keys == Some(50) && !record.key_hash.is_empty(),
+        "{record:?}"
+    );
+    // what is written after the snapshot can be restored too, soon
+    let revision = keys(test, "c").await?;
+    until("the changes to be in the store", 60, async || {
+        let status = status(test, "all").await?;
+        let point = status.latest_restorable.unwrap_or_default();
+        ensure!(
+            point.revision >= revision,
+            "revision {} of {revision}: {}",
+            point.revision,
+            status.waiting
+        );
+        Ok(Some(()))
+    })
+    .await?;
+    // the pod that streams comes back when it is taken away
+    let name = "all-follow";
+    let uid = test.pods().get(name).await?.uid();
+    test.delete_pod(name).await?;
+    let revision = keys(test, "c").await?;
+    until("the changes to be in the store again", 90, async || {
+        ensure!(test.pods().get(name).await?.uid() != uid, "the same pod");
+        let point = status(test, "all").await?.latest_restorable.unwrap_or_default();
+        ensure!(point.revision >= revision, "revision {} of {revision}", point.revision);
+        Ok(Some(()))
+    })
+    .await?;
+    Ok(format!("proven with 50 keys; restorable up to revision {revision}"))
 }

@@ -112,6 +112,7 @@ scenarios! {
     backup_s3::backup_when_s3_refuses_or_is_away [Kubectl, S3] 400;
     backup::backup_schedule_and_retention 300;
     backup::backup_of_a_tls_cluster 300;
+    backup::backup_proven_and_followed 300;
     backup::backup_troubles_are_told [Kubectl] 400;
     backup::backup_operator_killed 600;
     backup::backup_namespaces_apart 300;
