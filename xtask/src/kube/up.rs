@@ -19,7 +19,7 @@ use crate::shell::{cmd, output};
 pub(crate) struct Args {
     /// Which Kubernetes
     #[arg(long, default_value = pins::KUBERNETES[0])]
-    version: String,
+    pub(crate) version: String,
     /// How many nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     nodes: u8,
