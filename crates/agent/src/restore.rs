@@ -1,17 +1,19 @@
 //! A data directory from a backup. It appears whole under its name or not at all.
 
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use stateward_api::agent::{Failure, Inspected, RestoreTask};
 use stateward_api::etcd_restore::RestoreTo;
-use stateward_store::names;
+use stateward_store::{is_packed, names};
 use tracing::info;
 
 use crate::Folders;
 use crate::chain;
 use crate::failure::{corrupt, failure, of_io, of_store};
 use crate::inspect::inspected;
-use crate::place::Opening;
+use crate::place::{Opening, Proof};
 use crate::replay::replay;
 use crate::stop::Stop;
 use crate::tool::{self, Restoring};
@@ -62,32 +64,83 @@ async fn make(
     if let Some(parent) = fetched.parent() {
         std::fs::create_dir_all(parent).map_err(|error| of_io(&error, "making the folder of the data directory"))?;
     }
-    info!("fetching {}", task.location);
     let entry = opening.store.head(&key).await.map_err(|error| of_store(&error))?;
-    let proof = opening.read_through(&key, Some(fetched)).await?;
-    if proof.sha256() != task.sha256.to_lowercase() {
-        return Err(corrupt(&task.location, "it is not the one that was proven"));
-    }
-    let mut revision = proof.opened.revision();
-    if let Some(to) = &task.restore_to {
-        let wanted = (to, revision);
-        revision = reach(opening, wanted, fetched, folders).await?;
-    }
-    info!("restoring revision {revision} raised by {}", task.revision_bump);
-    let what = Restoring {
-        snapshot: fetched,
+    let plain = Plain::at(opening, &key).filter(|_| task.restore_to.is_none());
+    let what = |snapshot| Restoring {
+        snapshot,
         data_dir: restoring,
         member: &task.member,
         peer_url: &task.peer_url,
         token: &task.token,
         revision_bump: task.revision_bump,
     };
-    tool::restore(&what, folders.path.as_ref()).await?;
+    let path = folders.path.as_ref();
+    let (proof, revision);
+    if let Some(plain) = plain {
+        // etcd's own tool can read it where it is; it is proven at the same time, and nothing is kept unless it is good.
+        info!("restoring {} where it is", task.location);
+        let what = what(&plain.file);
+        // Both to their end: what is cleared away after a failure must have no writer any more.
+        let (proven, restored) = tokio::join!(proven(opening, &key, task, None), tool::restore(&what, path));
+        let proven = proven?;
+        restored?;
+        plain.unchanged(&task.location)?;
+        revision = proven.opened.revision();
+        proof = proven;
+    } else {
+        info!("fetching {}", task.location);
+        proof = proven(opening, &key, task, Some(fetched)).await?;
+        revision = match &task.restore_to {
+            Some(to) => reach(opening, (to, proof.opened.revision()), fetched, folders).await?,
+            None => proof.opened.revision(),
+        };
+        info!("restoring revision {revision} raised by {}", task.revision_bump);
+        tool::restore(&what(fetched), path).await?;
+    }
     let taken = names::read_snapshot(opening.store.key(), &key).map_or(entry.modified, |named| named.time);
     Ok(Inspected {
         revision,
         ..inspected(opening, &key, &proof, taken)
     })
+}
+
+/// Reads the backup through. It must be the one that was proven before.
+async fn proven(opening: &Opening, key: &str, task: &RestoreTask, into: Option<&Path>) -> Result<Proof, Failure> {
+    let proof = opening.read_through(key, into).await?;
+    if proof.sha256() != task.sha256.to_lowercase() {
+        return Err(corrupt(&task.location, "it is not the one that was proven"));
+    }
+    Ok(proof)
+}
+
+/// A backup in a folder that is not packed.
+struct Plain {
+    file: PathBuf,
+    identity: (u64, u64, i64, i64),
+}
+
+impl Plain {
+    fn at(opening: &Opening, key: &str) -> Option<Self> {
+        let file = opening.store.on_disk(key)?;
+        let mut begin = Vec::new();
+        std::fs::File::open(&file).ok()?.take(64).read_to_end(&mut begin).ok()?;
+        let identity = Self::identity(&file)?;
+        (!is_packed(&begin)).then_some(Self { file, identity })
+    }
+
+    fn identity(file: &Path) -> Option<(u64, u64, i64, i64)> {
+        let meta = std::fs::metadata(file).ok()?;
+        Some((meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()))
+    }
+
+    /// What was proven and what was restored are the same file only when nobody replaced it meanwhile.
+    fn unchanged(&self, location: &str) -> Result<(), Failure> {
+        if Self::identity(&self.file) == Some(self.identity) {
+            return Ok(());
+        }
+        let message = format!("{location} was replaced while it was restored");
+        Err(failure("BackupChanged", message, true))
+    }
 }
 
 /// Brings the snapshot in `fetched` forward to a point. Returns its new revision.

@@ -247,6 +247,12 @@ impl Store {
         }
     }
 
+    /// Where a file is on this machine, for stores that are folders.
+    pub fn on_disk(&self, key: &str) -> Option<PathBuf> {
+        self.path(key).ok()?;
+        Some(self.folder.as_ref()?.join(key))
+    }
+
     /// Removes what an upload to this folder left behind that was killed with its machine: staged files of this path
     /// that nobody has written to for long. Other stores have rules of their own for parts without an end.
     pub fn sweep(&self) {

@@ -20,4 +20,4 @@ mod roots;
 pub use crypt::{Key, KeyError};
 pub use error::{Error, Reason};
 pub use handle::{Entry, PutError, Store};
-pub use packing::{Packing, UnpackError, pack, unpack};
+pub use packing::{Packing, UnpackError, is_packed, pack, unpack};

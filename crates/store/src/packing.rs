@@ -46,6 +46,11 @@ pub enum UnpackError<E> {
     Harmed(&'static str),
 }
 
+/// Whether a file that begins like this is packed.
+pub fn is_packed(begin: &[u8]) -> bool {
+    begin.starts_with(MAGIC)
+}
+
 struct Packer<S> {
     source: std::pin::Pin<Box<S>>,
     zstd: Option<Encoder<'static>>,
