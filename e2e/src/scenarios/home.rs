@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde::Deserialize;
@@ -328,7 +328,14 @@ pub(crate) async fn drain_every_node(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let writer = test.writer("c").await?;
     let mut slowest = Duration::ZERO;
-    for node in ["node-1", "node-2", "node-3"] {
+    let nodes: Api<Node> = Api::all(test.client.clone());
+    for node in nodes
+        .list(&ListParams::default())
+        .await?
+        .iter()
+        .map(ResourceExt::name_any)
+    {
+        let node = node.as_str();
         let started = std::time::Instant::now();
         let drain = [
             "drain",
