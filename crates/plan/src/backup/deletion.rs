@@ -68,6 +68,7 @@ fn stop_work(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
     {
         match view.world.agents.get(&current.pod) {
             Some(agent) if agent.is_over() => {
+                let attempts = status.attempts;
                 let _its_effects_are_of_no_use_any_more = look(view, status);
                 // A proof that would follow is not made.
                 if status
@@ -76,6 +77,7 @@ fn stop_work(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
                     .is_some_and(|next| next.kind != AttemptKind::Delete)
                 {
                     status.current = None;
+                    status.attempts = attempts;
                 }
             }
             Some(agent) if view.may_work(agent) => {}
