@@ -1,5 +1,6 @@
 //! Logs: to the error stream, or into a file where the terminal shows something better.
 
+use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -13,6 +14,8 @@ fn filter(default: &str) -> EnvFilter {
 pub(crate) fn to_stderr(default: &str) {
     let _already = tracing_subscriber::fmt()
         .with_env_filter(filter(default))
+        // A pod's log is a file: no colours there.
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .try_init();
 }
