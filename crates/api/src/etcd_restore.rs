@@ -73,7 +73,7 @@ pub struct EtcdRestoreSpec {
 }
 
 /// A point to restore to: a revision or a time, not both.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RestoreTo {
     /// Up to and with this revision.
@@ -115,6 +115,18 @@ pub struct EtcdRestoreStatus {
     /// SHA-256 of the backup, in hexadecimal.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub sha256: String,
+    /// How often the backup was tried to be fetched.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub attempts: i64,
+    /// The pod that fetches and proves the backup, written before it is made.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub agent: String,
+    /// When it is tried again.
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Time>,
+    /// Everything that the first member of the new cluster needs to start from the backup. It does not change again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<RestoreSource>,
     /// UID of the EtcdCluster that is put back.
     #[serde(
         rename = "clusterUID",
@@ -123,15 +135,9 @@ pub struct EtcdRestoreStatus {
         skip_serializing_if = "is_default"
     )]
     pub cluster_uid: String,
-    /// Token of the new logical cluster, written before anything is made.
-    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
-    pub token: String,
-    /// Name of the first member of the new cluster, written before it is made.
+    /// Name of the first member of the new cluster.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub seed: String,
-    /// Claims of the old cluster that are kept until the new one serves.
-    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
-    pub old_claims: Vec<ClaimRecord>,
     /// When it started.
     #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
@@ -140,11 +146,45 @@ pub struct EtcdRestoreStatus {
     pub completed_at: Option<Time>,
 }
 
+/// A backup that was proven, and how to get at it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RestoreSource {
+    /// The store.
+    #[serde(default)]
+    pub store: StoreBlocks,
+    /// The key with which it was encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Encryption>,
+    /// Service account of the pod that fetches it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_account_name: Option<String>,
+    /// The file: bucket and key, or a file below the root of the claim.
+    #[serde(default)]
+    pub location: String,
+    /// SHA-256 of the snapshot, in hexadecimal.
+    #[serde(default)]
+    pub sha256: String,
+    /// The revision that is reached.
+    #[serde(default)]
+    pub revision: i64,
+    /// When the file was written.
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
+    pub taken: Option<Time>,
+    /// The point to reach with the changes that were streamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore_to: Option<RestoreTo>,
+    /// How far the revision is raised.
+    #[serde(default)]
+    pub revision_bump: i64,
+}
+
 /// The steps of a restore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(transform = crate::crds::undescribed)]
 pub enum RestorePhase {
     /// The backup is fetched and verified; the running cluster is not touched.
+    #[default]
     Fetching,
     /// The old members are stopped.
     Replacing,
@@ -169,6 +209,9 @@ pub struct ClaimRecord {
 }
 
 impl EtcdRestoreSpec {
+    /// How far the revision is raised when nothing is said: more than a week of writes.
+    pub const DEFAULT_REVISION_BUMP: i64 = 1_000_000_000;
+
     /// The one store that is set.
     pub fn store(&self) -> Result<Store<'_>, StoreError> {
         self.store.store(self.backup_storage_type)

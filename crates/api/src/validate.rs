@@ -156,10 +156,12 @@ impl EtcdRestore {
             }
             (None, Ok(_)) | (Some(_), Err(StoreError::Missing)) => {}
         }
-        if Some(self.cluster_name()) != self.metadata.name.as_deref() {
+        let (cluster, name) = (self.cluster_name(), self.metadata.name.as_deref().unwrap_or_default());
+        let fits = |rest: &str| rest.is_empty() || rest.starts_with('-');
+        if !name.strip_prefix(cluster).is_some_and(fits) {
             problems.push(problem(
                 "etcdCluster.name",
-                "an EtcdRestore is named like the cluster that it puts back: create one with that name",
+                "an EtcdRestore is named like the cluster that it puts back, or like it with a dash and more: create one with such a name",
             ));
         }
         problems

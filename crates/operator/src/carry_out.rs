@@ -9,13 +9,15 @@ use std::time::Duration;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use stateward_api::{EtcdBackup, EtcdCluster, names};
+use stateward_api::etcd_backup::ObjectName;
+use stateward_api::etcd_restore::EtcdRestoreSpec;
+use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
 use stateward_etcd::messages::RangeRequest;
 use stateward_etcd::{Client, Downgrade, prove_list};
 use stateward_plan::etcd::manifests::{self, launch};
@@ -99,12 +101,13 @@ fn group(effect: &Effect) -> Group {
     }
 }
 
-/// It must not rest on an old view of the EtcdCluster: it destroys something, or begins a cluster.
+/// It must not rest on an old view of the EtcdCluster: it destroys something, begins a cluster, or brings a member back
+/// into one that may have been replaced meanwhile.
 fn needs_fresh_view(effect: &Effect) -> bool {
     let begins = matches!(
         effect,
         Effect::CreatePod {
-            launch: Launch::Seed { .. } | Launch::Static { .. },
+            launch: Launch::Seed { .. } | Launch::Static { .. } | Launch::Sealed,
             ..
         }
     );
@@ -181,7 +184,11 @@ impl Hands<'_> {
                 version,
                 tls,
             } => {
-                let pod = manifests::pod(self.cluster, self.intent, member, launch, version, *tls);
+                if launch.ends_the_old_cluster() {
+                    self.must_be_alone(member).await?;
+                }
+                let image = &self.shared.config.agent_image;
+                let pod = manifests::pod(self.cluster, self.intent, member, launch, version, *tls, image);
                 self.create(pod, &caches.pods).await
             }
             Effect::SealPod { member, uid } => self.seal(member, uid).await,
@@ -194,12 +201,12 @@ impl Hands<'_> {
             Effect::DeletePod { member, uid, how } => {
                 let params = match how {
                     Stop::Force => DeleteParams::default().grace_period(0),
-                    Stop::Restart | Stop::Gone | Stop::Hibernate => DeleteParams::default(),
+                    Stop::Restart | Stop::Gone | Stop::Hibernate | Stop::Replaced => DeleteParams::default(),
                 };
                 let version = match how {
                     // A pod that was seen not to run may run by now.
                     Stop::Restart => self.observed.pod_versions.get(member).cloned(),
-                    Stop::Gone | Stop::Hibernate | Stop::Force => None,
+                    Stop::Gone | Stop::Hibernate | Stop::Replaced | Stop::Force => None,
                 };
                 self.delete(&member.0, uid, version, params, &caches.pods).await
             }
@@ -234,6 +241,7 @@ impl Hands<'_> {
                 let name = names::kept_backup(&self.key.name);
                 self.drop_backup(&name, uid).await
             }
+            Effect::RequestRestore { name, backup } => self.request_restore(name, backup).await,
             _ => self.act_on_etcd(effect).await,
         }
     }
@@ -390,6 +398,40 @@ impl Hands<'_> {
             )));
         }
         Ok(())
+    }
+
+    /// No pod of another member is there, past all caches: a new cluster never starts beside the old one.
+    async fn must_be_alone(&self, member: &MemberName) -> Result<(), Failure> {
+        let ours = ListParams::default().labels(&names::selector_text(&self.key.name));
+        for pod in self.api::<Pod>().list(&ours).await? {
+            if is_owned(&pod.metadata, &self.intent.uid.0) && pod.metadata.name.as_ref() != Some(&member.0) {
+                let name = pod.name_any();
+                self.shared.caches.pods.put(pod);
+                return Err(Failure::GuardFailed(format!("the pod {name} is still there")));
+            }
+        }
+        Ok(())
+    }
+
+    /// An EtcdRestore of this cluster's own, which goes with it.
+    async fn request_restore(&self, name: &str, backup: &str) -> Result<(), Failure> {
+        let mut restore = EtcdRestore::new(
+            name,
+            EtcdRestoreSpec {
+                etcd_cluster: ObjectName {
+                    name: self.key.name.clone(),
+                },
+                backup_ref: Some(ObjectName { name: backup.into() }),
+                ..EtcdRestoreSpec::default()
+            },
+        );
+        restore.metadata.owner_references = Some(vec![manifests::owner(self.cluster)]);
+        restore.metadata.labels = Some(names::cluster_labels(&self.key.name));
+        match self.api::<EtcdRestore>().create(&PostParams::default(), &restore).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_code(&error, 409) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn known_pod(&self, member: &MemberName, uid: &Uid) -> Result<Arc<Pod>, Failure> {
@@ -593,6 +635,7 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::TakeBackup { .. } => "take_backup",
         Effect::ApplyBackup => "apply_backup",
         Effect::DropBackup { .. } => "drop_backup",
+        Effect::RequestRestore { .. } => "request_restore",
         Effect::Tell(_) => "tell",
     }
 }

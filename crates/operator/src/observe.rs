@@ -335,14 +335,17 @@ fn in_words(error: &stateward_etcd::Error) -> String {
 /// The list, proven by a quorum: the leader is asked first, the others when it fails.
 async fn prove(record: &Record, world: &World, clients: &BTreeMap<MemberName, Client>) -> Option<MemberList> {
     let cluster = record.bootstrap.as_ref().and_then(|bootstrap| bootstrap.cluster);
+    // The first member of a restored cluster is of another one, which nobody knows yet.
+    let seed = record.restoring().map(|restoring| &restoring.seed);
     let mut able: Vec<(&Client, &Answer)> = clients
         .iter()
         .filter_map(|(name, client)| match world.voices.get(name)? {
-            Voice::Answered(answer) => Some((client, answer)),
+            Voice::Answered(answer) => Some((name, client, answer)),
             Voice::Silent(_) => None,
         })
-        .filter(|(_, answer)| !answer.learner && answer.leader.is_some())
-        .filter(|(_, answer)| cluster.is_none_or(|cluster| cluster == answer.cluster))
+        .filter(|(_, _, answer)| !answer.learner && answer.leader.is_some())
+        .filter(|(name, _, answer)| seed == Some(name) || cluster.is_none_or(|cluster| cluster == answer.cluster))
+        .map(|(_, client, answer)| (client, answer))
         .collect();
     able.sort_by_key(|(_, answer)| answer.leader != Some(answer.id));
     let proof = |client: &Client, answer: &Answer| {

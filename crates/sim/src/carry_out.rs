@@ -32,6 +32,25 @@ impl Sim<'_> {
                 return Err("refused: the cluster has begun".into());
             }
         }
+        // A member comes back only into the cluster that it was in: not while, or after, that one was replaced.
+        if let Effect::CreatePod {
+            launch: Launch::Sealed, ..
+        } = effect
+            && self.subject.guards
+            && self.kube.now.cluster.as_ref().map(|now| &now.record.restore) != Some(&cluster.record.restore)
+        {
+            return Err("refused: the cluster is replaced by one from a backup".into());
+        }
+        // A new cluster starts only when no other member is left, past all caches.
+        if let Effect::CreatePod { member, launch, .. } = effect
+            && launch.ends_the_old_cluster()
+            && self.subject.guards
+        {
+            let mut pods = self.kube.now.pods.values();
+            if pods.any(|pod| pod.owner == cluster.id && pod.name != *member) {
+                return Err("refused: another member's pod is still there".into());
+            }
+        }
         let intent = &cluster.intent;
         match effect {
             Effect::ApplyPeerService => {
@@ -59,6 +78,7 @@ impl Sim<'_> {
                 tls,
             } => {
                 self.check_launch(cluster, launch, member);
+                self.check_not_replaced(cluster.id, member);
                 let shown = Pod {
                     uid: Uid(String::new()),
                     created: stamp(self.now),
@@ -201,6 +221,7 @@ impl Sim<'_> {
             | Effect::ApplyBackup
             | Effect::DropBackup { .. }
             | Effect::Tell(_) => Ok(()),
+            Effect::RequestRestore { name, .. } => self.request_restore(name),
         }
     }
 

@@ -21,7 +21,7 @@ pub(crate) fn peer_url(name: &MemberName) -> String {
     format!("http://{name}.{service}.default.svc:2380")
 }
 
-fn hash(parts: &[&str]) -> u64 {
+pub(crate) fn hash(parts: &[&str]) -> u64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in parts.iter().flat_map(|part| part.bytes().chain([0])) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -96,7 +96,7 @@ impl Sim<'_> {
             return self.start_with_data(id, place, &pod.launch);
         }
         match &pod.launch {
-            Launch::Sealed => Start::Exit(
+            Launch::Sealed | Launch::ForceNew | Launch::Restore { .. } => Start::Exit(
                 1,
                 "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs"
                     .into(),
@@ -107,14 +107,6 @@ impl Sim<'_> {
                 self.found(pod.owner, &pod.name, place, token, &first)
             }
             Launch::Static { token, members } => self.found(pod.owner, &pod.name, place, token, members),
-            Launch::ForceNew => {
-                let first = vec![pod.name.clone()];
-                self.found(pod.owner, &pod.name, place, "", &first)
-            }
-            Launch::Restore { token, .. } => {
-                let first = vec![pod.name.clone()];
-                self.found(pod.owner, &pod.name, place, token, &first)
-            }
         }
     }
 
@@ -138,6 +130,9 @@ impl Sim<'_> {
             conf.retain(|member| member.id == own);
             conf.iter_mut().for_each(|member| member.learner = false);
             self.history_was_ended(id);
+        }
+        if let Launch::Restore { token, source } = launch {
+            self.restored_member_starts(id, source, token);
         }
         Start::Serve
     }
@@ -522,6 +517,12 @@ impl Sim<'_> {
                 .then(|| self.data_of(*id).and_then(|data| self.leader_of(data.cluster)))?
         });
         let Some(leader) = leader else { return };
+        let is_the_cluster = self
+            .data_of(leader)
+            .is_some_and(|data| self.ledger.founded.contains(&data.cluster));
+        if !is_the_cluster {
+            return;
+        }
         let full = self.volumes.values().any(|volume| {
             volume
                 .data

@@ -241,12 +241,16 @@ impl Sim<'_> {
 
     /// Members that may lose their data now: they are sealed, so nothing that starts empty may vote.
     fn some_sealed(&mut self) -> Option<(Id, Id)> {
+        let is_restoring = self.present().is_some_and(|(_, record)| record.restoring().is_some());
         let pods: Vec<(Id, Id)> = self
             .kube
             .now
             .pods
             .values()
-            .filter(|pod| pod.shown.launch == LaunchKind::Sealed)
+            .filter(|pod| {
+                let sealed = pod.shown.launch == LaunchKind::Sealed;
+                sealed || (pod.shown.launch == LaunchKind::Restore && is_restoring)
+            })
             .filter_map(|pod| Some((pod.id, pod.volume?)))
             .filter(|(_, volume)| self.may_lose(&[*volume]))
             .collect();
@@ -464,6 +468,7 @@ impl Sim<'_> {
                 self.delete_claim(&claim);
             }
         }
+        self.clear_failed_restores();
         self.queue.at(self.now + 1000, Event::Collect);
         for index in 0..self.operators.len() {
             self.operators[index].stale_until = 0;

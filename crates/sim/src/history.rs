@@ -144,6 +144,9 @@ impl Sim<'_> {
         if let Some(why) = not_as_wished(intent, world) {
             return Some(why);
         }
+        if self.restore_waits() {
+            return Some("an EtcdRestore is not complete".into());
+        }
         if intent.hibernate {
             return None;
         }

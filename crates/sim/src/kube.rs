@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use stateward_plan::etcd::{Claim, Intent, Launch, MemberName, Pod, Record, Report, Services, Uid};
 
 use crate::queue::{Id, Ms};
+use crate::restores::RestoreObject;
 
 /// The custom resource.
 #[derive(Clone)]
@@ -44,6 +45,7 @@ pub(crate) struct ClaimObject {
 
 pub(crate) type Pods = BTreeMap<MemberName, Rc<PodObject>>;
 pub(crate) type Claims = BTreeMap<MemberName, Rc<ClaimObject>>;
+pub(crate) type Restores = Vec<Rc<RestoreObject>>;
 pub(crate) type DeadNodes = BTreeMap<String, Timestamp>;
 
 /// The state of the API at one moment; cheap to keep.
@@ -53,6 +55,7 @@ pub(crate) struct Shown {
     pub(crate) pods: Rc<Pods>,
     pub(crate) claims: Rc<Claims>,
     pub(crate) dead_nodes: Rc<DeadNodes>,
+    pub(crate) restores: Rc<Restores>,
 }
 
 /// How many past states a restarted operator may still be shown.
@@ -128,6 +131,11 @@ impl Kube {
     pub(crate) fn claims_mut(&mut self) -> &mut Claims {
         self.changed = true;
         Rc::make_mut(&mut self.now.claims)
+    }
+
+    pub(crate) fn restores_mut(&mut self) -> &mut Restores {
+        self.changed = true;
+        Rc::make_mut(&mut self.now.restores)
     }
 
     pub(crate) fn dead_nodes_mut(&mut self) -> &mut DeadNodes {

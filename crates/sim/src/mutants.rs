@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use stateward_plan::etcd::{
-    Effect, Intent, Launch, Listed, MemberName, Plan, Record, Recovery, Stop, Voice, World, members, plan,
+    Effect, Intent, Launch, Listed, MemberName, Plan, Record, Recovery, RequestState, Stop, Voice, World, members, plan,
 };
 
 use crate::many::run_many;
@@ -341,5 +341,105 @@ fn a_driver_without_guards() {
     caught_as(
         &subject,
         &[name::DATA, name::EVIDENCE, name::WRITES, name::QUORUM, name::ONE_CHANGE],
+    );
+}
+
+#[test]
+fn a_backup_is_followed_before_it_is_proven() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        let mut world = world.clone();
+        for request in &mut world.restores {
+            request.state = RequestState::Proven(Box::default());
+        }
+        plan(intent, record, &world, now)
+    }
+    caught("follows anything", broken, &[name::RESTORE_PROVEN]);
+}
+
+#[test]
+fn a_restore_that_is_done_is_forgotten() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        let mut forgetful = record.clone();
+        forgetful.restore = record.restoring().cloned();
+        plan(intent, &forgetful, world, now)
+    }
+    caught("restores again", broken, &[name::RESTORE_ONCE]);
+}
+
+#[test]
+fn old_members_come_back_beside_the_restored_one() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        let mut plan = plan(intent, record, world, now);
+        if let Some(restoring) = record.restoring() {
+            let old = world.claims.keys().filter(|name| **name != restoring.seed);
+            let back = old.filter(|name| !world.pods.contains_key(*name));
+            plan.effects.extend(back.map(|name| Effect::CreatePod {
+                member: name.clone(),
+                launch: Launch::Sealed,
+                version: intent.version.clone(),
+                tls: stateward_plan::etcd::TlsStage::Off,
+            }));
+        }
+        plan
+    }
+    caught("no fence", broken, &[name::RESTORE_FENCED, name::CONVERGES]);
+}
+
+#[test]
+fn old_data_is_deleted_before_the_new_cluster_serves() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        let mut plan = plan(intent, record, world, now);
+        let cluster = record.bootstrap.as_ref().and_then(|bootstrap| bootstrap.cluster);
+        if let (Some(restoring), Some(cluster)) = (record.restoring(), cluster) {
+            let old = restoring.old_claims.iter();
+            plan.effects.extend(old.map(|(member, uid)| Effect::DeleteClaim {
+                member: member.clone(),
+                uid: uid.clone(),
+                cluster,
+            }));
+        }
+        plan
+    }
+    caught("deletes old claims early", broken, &[name::DATA]);
+}
+
+#[test]
+fn the_restored_member_begins_empty() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        let mut plan = plan(intent, record, world, now);
+        for effect in &mut plan.effects {
+            if let Effect::CreatePod { launch, .. } = effect
+                && let Launch::Restore { token, .. } = &launch
+            {
+                *launch = Launch::Seed { token: token.clone() };
+            }
+        }
+        plan
+    }
+    caught("an empty restore", broken, &[name::ONE_BOOTSTRAP]);
+}
+
+#[test]
+fn a_restore_is_not_recorded_first() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        let asked = plan(intent, record, world, now);
+        if record.restore == asked.record.restore || asked.record.restoring().is_none() {
+            return asked;
+        }
+        // It goes on from what it has only decided.
+        let mut hasty = plan(intent, &asked.record, world, now);
+        hasty.record = record.clone();
+        hasty
+    }
+    caught(
+        "no record of a restore",
+        broken,
+        &[
+            name::QUORUM,
+            name::RESTORE_PROVEN,
+            name::LEADER,
+            name::NO_RESTART,
+            name::CONVERGES,
+        ],
     );
 }

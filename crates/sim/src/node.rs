@@ -197,6 +197,10 @@ impl Sim<'_> {
                 Some(Event::Start(id)),
             );
         }
+        if !self.make_data_from_backup(id, volume) {
+            self.block(id, "Init:Error", "the store does not answer", None);
+            return self.retry_start(id);
+        }
         self.incarnations += 1;
         let incarnation = self.incarnations;
         let place = self.volumes.get(&volume);
@@ -306,7 +310,8 @@ impl Sim<'_> {
         if !pod.durable
             && let Some(volume) = pod.volume
         {
-            self.lose_volume(volume, pod.by_operator);
+            let replaced = self.present().is_some_and(|(_, record)| record.restoring().is_some());
+            self.lose_volume(volume, pod.by_operator && !replaced);
         }
         self.finish_claims();
     }

@@ -165,7 +165,8 @@ impl Sim<'_> {
             return;
         }
         let stale = self.profile.stale;
-        let (cluster, pods, claims, nodes) = (
+        let (cluster, pods, claims, nodes, restores) = (
+            self.dice.per_mille(stale),
             self.dice.per_mille(stale),
             self.dice.per_mille(stale),
             self.dice.per_mille(stale),
@@ -184,6 +185,9 @@ impl Sim<'_> {
         }
         if !nodes {
             cache.dead_nodes = now.dead_nodes.clone();
+        }
+        if !restores {
+            cache.restores = now.restores.clone();
         }
     }
 
@@ -219,6 +223,7 @@ impl Sim<'_> {
         }
         self.hear_elsewhere(&cluster.intent, &mut world, &mut asked);
         world.list = self.proven_list(&asked);
+        self.show_restores(&cache.restores, &mut world);
         world
     }
 
@@ -247,7 +252,9 @@ impl Sim<'_> {
             .effects
             .iter()
             .any(|effect| names_a_fresh_one(effect, &world.fresh_names))
-            || plan.record.bootstrap != cluster.record.bootstrap;
+            || plan.record.bootstrap != cluster.record.bootstrap
+            || plan.record.restore != cluster.record.restore
+            || plan.record.asked != cluster.record.asked;
         if used {
             self.operators[index].names += world.fresh_names.len() as u32;
         }
@@ -361,6 +368,7 @@ impl Sim<'_> {
         if cluster.record.recovery.is_none() && plan.record.recovery.is_some() {
             self.check_recovery(&cluster.intent);
         }
+        self.check_restore_record(&cluster.intent, &cluster.record, &plan.record);
         let (record, report) = (plan.record.clone(), plan.report.clone());
         if let Some(cluster) = self.kube.cluster_mut() {
             cluster.record = record;

@@ -28,6 +28,10 @@ pub(crate) mod name {
     pub(crate) const STRANGERS: &str = "members that are not ours are never removed";
     pub(crate) const MEMORY: &str = "a member never comes back without its memory";
     pub(crate) const WRITES: &str = "no acknowledged write is lost while a majority of volumes lived";
+    pub(crate) const RESTORE_ONCE: &str = "an EtcdRestore is followed once";
+    pub(crate) const RESTORE_PROVEN: &str = "without a proven backup nothing is touched";
+    pub(crate) const RESTORE_FENCED: &str = "old members never take part beside or in the new cluster";
+    pub(crate) const RESTORE_WHOLE: &str = "a restored cluster has every write of its backup";
     pub(crate) const CONVERGES: &str = "once faults stop the cluster comes to match the spec and stays so";
 }
 
@@ -54,7 +58,8 @@ impl Sim<'_> {
                 .is_some_and(|line| !line.learner && healthy(world, name, line))
         };
         let healthy_voters = listed.keys().filter(|name| is_healthy_voter(name)).count();
-        let recovers = plan.record.recovery.is_some() || record.recovery.is_some();
+        let restores = plan.record.restoring().is_some();
+        let recovers = plan.record.recovery.is_some() || record.recovery.is_some() || restores;
         if intent.paused && !plan.effects.is_empty() {
             self.break_rule(name::PAUSED, format!("{}", plan.effects[0]));
         }
@@ -126,6 +131,9 @@ impl Sim<'_> {
                     let voter = is_healthy_voter(member);
                     stopped += usize::from(voter);
                     let hibernates = *how == Stop::Hibernate && intent.hibernate;
+                    if *how == Stop::Replaced && !restores {
+                        self.break_rule(name::RESTORE_PROVEN, format!("{effect} without a restore"));
+                    }
                     if *how == Stop::Hibernate && !intent.hibernate {
                         self.break_rule(name::QUORUM, format!("{effect} without spec.hibernate"));
                     }
@@ -372,6 +380,12 @@ impl Sim<'_> {
                 "a survivor is to become the cluster without the user's consent",
             );
         }
+        self.check_majority_cannot_come_back();
+        self.ledger.consented = true;
+    }
+
+    /// Those that are not lost for good must be fewer than a majority.
+    pub(crate) fn check_majority_cannot_come_back(&mut self) {
         let all = voters(&self.ledger.conf).count();
         let could_come_back = voters(&self.ledger.conf)
             .filter(|line| {
@@ -392,10 +406,9 @@ impl Sim<'_> {
         if could_come_back > all / 2 && all > 0 {
             self.break_rule(
                 name::EVIDENCE,
-                format!("a survivor is to become the cluster, but {could_come_back} of {all} can come back"),
+                format!("the cluster is to be recovered, but {could_come_back} of {all} can come back"),
             );
         }
-        self.ledger.consented = true;
     }
 
     /// A member was started as the only one of its cluster.
@@ -432,6 +445,9 @@ impl Sim<'_> {
             return;
         }
         let Some(data) = self.data_of(leader) else { return };
+        if !self.ledger.founded.contains(&data.cluster) {
+            return; // A restored one that another took the place of before it was the cluster.
+        }
         let has = data
             .log
             .iter()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{MemberId, MemberName};
+use stateward_plan::etcd::{MemberId, MemberName, Uid};
 
 use crate::dice::Dice;
 use crate::kube::{Kube, Node};
@@ -69,6 +69,12 @@ pub(crate) struct Ledger {
     /// The version of the cluster (minor); older processes do not start.
     pub(crate) floor: u64,
     pub(crate) downgrade: Option<u64>,
+    /// The EtcdRestores that were done.
+    pub(crate) restored: BTreeSet<Uid>,
+    /// The clusters whose data was made from a backup and has not started yet.
+    pub(crate) made: BTreeSet<u64>,
+    /// Members of clusters that were replaced.
+    pub(crate) replaced: BTreeSet<MemberName>,
 }
 
 /// A rule that was broken.
@@ -106,6 +112,9 @@ pub(crate) struct Sim<'a> {
     pub(crate) operators: Vec<Operator>,
     pub(crate) ledger: Ledger,
     pub(crate) user: crate::user::User,
+    pub(crate) backups: Vec<crate::restores::Backup>,
+    /// EtcdRestores whose backup was proven.
+    pub(crate) proven: BTreeSet<Id>,
     /// Rounds in a row that found everything as wished, and since when.
     pub(crate) settled: Option<Ms>,
     pub(crate) rounds: u64,
@@ -140,6 +149,8 @@ impl<'a> Sim<'a> {
             operators: vec![Operator::new('a'), Operator::new('b')],
             ledger: Ledger::default(),
             user: crate::user::User::default(),
+            backups: Vec::new(),
+            proven: BTreeSet::new(),
             settled: None,
             rounds: 0,
             story: tell.then(Vec::new),
@@ -194,6 +205,7 @@ impl<'a> Sim<'a> {
                 self.tick_etcd();
                 self.client_writes();
                 self.follow_version();
+                self.tend_restores();
                 if self.calm {
                     self.remove_strangers();
                 }

@@ -150,7 +150,8 @@ impl Sim<'_> {
         self.user.edits += 1;
         let number = self.user.edits;
         let back = self.now + self.dice.between(500, 90_000);
-        match self.dice.between(0, 12) {
+        match self.dice.between(0, 15) {
+            13..=15 => self.draw_restore(),
             0..=3 => {
                 let (first, second) = (size(&mut self.dice), size(&mut self.dice));
                 self.edit(|intent| intent.size = first);

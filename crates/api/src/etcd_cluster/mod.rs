@@ -15,7 +15,7 @@ pub use pod::PodPolicy;
 pub use spec::{Bootstrap, EtcdCluster, EtcdClusterSpec};
 pub use status::{
     BootstrapPhase, BootstrapRecord, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, MembersStatus, Phase,
-    RecoveryPhase, RecoveryRecord, TlsStatus, UpgradeRecord,
+    RecoveryPhase, RecoveryRecord, RestoreRecord, TlsStatus, UpgradeRecord,
 };
 pub use storage::{Medium, Retain, Storage};
 pub use tls::{AutoTls, CertManagerTls, IssuerRef, StaticMemberTls, StaticTls, Tls, TlsPolicy};

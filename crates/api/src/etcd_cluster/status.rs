@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bootstrap, OnQuorumLoss};
 use crate::conditions::Condition;
-use crate::etcd_restore::ClaimRecord;
+use crate::etcd_restore::{ClaimRecord, RestorePhase, RestoreSource};
 use crate::lenient::{empty_as_default, empty_as_none, is_default, null_as_default, time_or_none};
 
 /// What is known of the cluster, and what is being done.
@@ -73,6 +73,9 @@ pub struct EtcdClusterStatus {
     /// A recovery from quorum loss, written before its first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryRecord>,
+    /// The last restore from a backup, written before its first step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore: Option<RestoreRecord>,
     /// The upgrade that is under way, written before its first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upgrade: Option<UpgradeRecord>,
@@ -208,9 +211,6 @@ pub struct BootstrapRecord {
     /// When the first members served.
     #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
-    /// UID of the EtcdRestore whose backup the seed starts from.
-    #[serde(rename = "restoreUID", default, skip_serializing_if = "is_default")]
-    pub restore_uid: String,
 }
 
 /// How far a start is.
@@ -228,9 +228,6 @@ pub enum BootstrapPhase {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RecoveryRecord {
-    /// Counts the recoveries of this cluster, from 1.
-    #[serde(default)]
-    pub generation: i64,
     /// How: FromSurvivor or FromBackup; Report while only the loss is recorded.
     #[serde(default, deserialize_with = "empty_as_default")]
     pub method: OnQuorumLoss,
@@ -243,24 +240,12 @@ pub struct RecoveryRecord {
     /// When it was decided.
     #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// When the new cluster served.
-    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
-    pub completed_at: Option<Time>,
-    /// Token of the new logical cluster.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub token: String,
-    /// First member of the new cluster: the survivor, or the one that starts from the backup.
+    /// With FromSurvivor: the member that becomes the cluster.
     #[serde(default, skip_serializing_if = "is_default")]
     pub seed: String,
-    /// What it starts from, in words: the survivor and its revision, or the backup.
+    /// With FromBackup: the EtcdRestore that was made for it.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub source: String,
-    /// What was possibly lost, in words.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub lost: String,
-    /// Claims of the old members, which must not rejoin; kept until the new cluster serves.
-    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
-    pub old_claims: Vec<ClaimRecord>,
+    pub restore: String,
 }
 
 /// How far a recovery is.
@@ -274,8 +259,45 @@ pub enum RecoveryPhase {
     Stopping,
     /// The first member of the new cluster starts.
     Seeding,
-    /// The new cluster serves.
-    Done,
+}
+
+/// A cluster that is replaced by one from a backup, or was.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RestoreRecord {
+    /// UID of the EtcdRestore.
+    #[serde(rename = "restoreUID", default)]
+    pub restore_uid: String,
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+    /// How far it is: Replacing, Seeding or Complete.
+    #[serde(default, deserialize_with = "empty_as_default")]
+    pub phase: RestorePhase,
+    /// Token of the new logical cluster.
+    #[serde(default)]
+    pub token: String,
+    /// First member of the new cluster.
+    #[serde(default)]
+    pub seed: String,
+    /// Claims of the old members, which must not rejoin; kept until the new cluster serves.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub old_claims: Vec<ClaimRecord>,
+    /// The backup.
+    #[serde(default)]
+    pub source: RestoreSource,
+    /// Whether it is a recovery from quorum loss.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub recovery: bool,
+    /// What was lost by it, in words.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub lost: String,
+    /// When it was decided.
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// When the new cluster served.
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Time>,
 }
 
 /// An upgrade, or a downgrade.

@@ -116,8 +116,9 @@ pub(crate) fn etcd_restore() -> Vec<Rule> {
         rule(
             "",
             "!has(self.spec.etcdCluster) || !has(self.spec.etcdCluster.name) || self.spec.etcdCluster.name == '' || \
-             self.spec.etcdCluster.name == self.metadata.name",
-            "an EtcdRestore is named like the cluster that it puts back: set metadata.name to etcdCluster.name",
+             self.spec.etcdCluster.name == self.metadata.name || \
+             self.metadata.name.startsWith(self.spec.etcdCluster.name + '-')",
+            "an EtcdRestore is named like the cluster that it puts back, or like it with a dash and more: set metadata.name",
         ),
         rule(
             "spec",

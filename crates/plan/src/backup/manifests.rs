@@ -69,7 +69,7 @@ pub(super) fn deadline(view: &View<'_>, kind: AttemptKind) -> Duration {
 }
 
 /// The store and how files are packed.
-pub(super) fn place(plan: &BackupPlan) -> Place {
+pub(crate) fn place(plan: &BackupPlan) -> Place {
     Place {
         store: plan.store.clone(),
         compression: plan.compression.unwrap_or_default(),

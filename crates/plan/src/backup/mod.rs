@@ -7,7 +7,7 @@ mod attempt;
 mod deletion;
 mod effect;
 mod follow;
-mod manifests;
+pub(crate) mod manifests;
 mod outcome;
 mod point;
 mod refuse;

@@ -47,6 +47,9 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
         )
         .wake(super::LATER);
     }
+    if let Some(step) = super::restore::awaited(view) {
+        return step;
+    }
     if !world.foreign_claims.is_empty() && !intent.ignore_old_claims {
         return Step::new(
             Work::Stuck,

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use stateward_api::EtcdVersion;
+use stateward_api::etcd_restore::RestoreSource;
 
 use super::world::{Alarm, ClusterId, LaunchKind, MemberId, MemberName, TlsStage, Uid};
 
@@ -110,6 +111,9 @@ pub enum Effect {
     /// Take it away; its files stay or go as it says.
     DropBackup { uid: Uid },
 
+    /// Make an EtcdRestore of this cluster from this EtcdBackup, unless one of that name is there.
+    RequestRestore { name: String, backup: String },
+
     /// Tell the user, as a Kubernetes Event on the cluster.
     Tell(Note),
 }
@@ -128,15 +132,21 @@ pub enum Launch {
     Sealed,
     /// The only member of the cluster from now on, with its data.
     ForceNew,
-    /// The first member of a new cluster, with the data of a backup.
-    Restore { token: String, backup: String },
+    /// The first member of a new cluster, with the data of a backup; without it, not at all.
+    Restore { token: String, source: Box<RestoreSource> },
 }
 
 impl Launch {
+    /// It begins a cluster in the place of another one: no pod of the other may be there.
+    pub fn ends_the_old_cluster(&self) -> bool {
+        matches!(self, Self::ForceNew | Self::Restore { .. })
+    }
+
     /// The kind without the details.
     pub fn kind(&self) -> LaunchKind {
         match self {
-            Self::Seed { .. } | Self::Restore { .. } => LaunchKind::Seed,
+            Self::Seed { .. } => LaunchKind::Seed,
+            Self::Restore { .. } => LaunchKind::Restore,
             Self::Static { .. } => LaunchKind::Static,
             Self::Join { .. } => LaunchKind::Join,
             Self::Sealed => LaunchKind::Sealed,
@@ -154,6 +164,8 @@ pub enum Stop {
     Gone,
     /// The cluster sleeps.
     Hibernate,
+    /// Its cluster is replaced by one from a backup.
+    Replaced,
     /// Its node is dead for longer than allowed: nothing waits for the node's word.
     Force,
 }
@@ -177,7 +189,7 @@ impl Effect {
             | Self::DeleteClaim { .. }
             | Self::RemoveMember { .. }
             | Self::ReleaseMember { .. } => true,
-            Self::CreatePod { launch, .. } => matches!(launch, Launch::ForceNew | Launch::Restore { .. }),
+            Self::CreatePod { launch, .. } => launch.ends_the_old_cluster(),
             _ => false,
         }
     }
@@ -236,6 +248,7 @@ impl fmt::Display for Effect {
             Self::TakeBackup { name, version } => write!(f, "create EtcdBackup {name} before the upgrade to {version}"),
             Self::ApplyBackup => write!(f, "apply the EtcdBackup of spec.backup"),
             Self::DropBackup { uid } => write!(f, "delete the EtcdBackup of spec.backup (uid {uid})"),
+            Self::RequestRestore { name, backup } => write!(f, "ask for a restore from {backup} as {name}"),
             Self::Tell(note) => write!(f, "tell {}: {}", note.reason, note.message),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
+use stateward_api::agent::Outcome;
 use stateward_api::{EtcdVersion, names};
 
 use super::manifests::{ANNOTATION_METADATA, launch};
@@ -49,6 +50,7 @@ pub fn pod(pod: &core::Pod) -> Pod {
             )
         })
         .map(|waiting| (waiting.reason.clone(), waiting.message.clone()))
+        .or_else(|| failing_init(&status.init_container_statuses))
         .or_else(|| unscheduled.map(|condition| (condition.reason.clone(), condition.message.clone())));
     Pod {
         uid: Uid(pod.metadata.uid.clone().unwrap_or_default()),
@@ -90,6 +92,34 @@ pub fn pod(pod: &core::Pod) -> Pod {
             .get(names::ANNOTATION_REMOVE_FIRST)
             .is_some_and(|value| value != "false"),
     }
+}
+
+/// Why an init container does not come to its end: its own last words, where it had some, else Kubernetes'.
+fn failing_init(containers: &Option<Vec<core::ContainerStatus>>) -> Option<(Option<String>, Option<String>)> {
+    containers.iter().flatten().find_map(|container| {
+        let states = [container.state.as_ref(), container.last_state.as_ref()];
+        let ended = states
+            .into_iter()
+            .flatten()
+            .find_map(|state| state.terminated.as_ref().filter(|end| end.exit_code != 0));
+        if let Some(end) = ended.filter(|_| !container.ready) {
+            let said = end.message.clone().unwrap_or_default();
+            return Some(match serde_json::from_str(said.trim()) {
+                Ok(Outcome::Failed(failure)) => (Some(failure.reason), Some(failure.message)),
+                _ => {
+                    let last = said.trim().lines().last().unwrap_or_default().to_owned();
+                    (
+                        Some(format!("container {} ended with {}", container.name, end.exit_code)),
+                        Some(last),
+                    )
+                }
+            });
+        }
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref()?;
+        let normal = matches!(reason, "ContainerCreating" | "PodInitializing");
+        (!normal).then(|| (waiting.reason.clone(), waiting.message.clone()))
+    })
 }
 
 /// A member's claim. `problem` is what Kubernetes last said about it (an event), as the claim itself does not tell.

@@ -294,7 +294,14 @@ fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: 
         // What runs again has outlived its last end, however often there was one.
         && !pod.running
     {
-        if !unstarted && pod.launch == super::world::LaunchKind::Sealed && says_no_data(&exit.message) {
+        let needs_data = matches!(
+            pod.launch,
+            super::world::LaunchKind::Sealed | super::world::LaunchKind::Restore
+        );
+        if !unstarted && needs_data && says_no_data(&exit.message) {
+            return Fate::Lost(Proof::DataGone);
+        }
+        if !unstarted && pod.launch == super::world::LaunchKind::Static && says_was_there_before(&exit.message) {
             return Fate::Lost(Proof::DataGone);
         }
         // Others run well with the same settings, so the settings are not the reason.
@@ -329,6 +336,11 @@ fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: 
 /// A sealed member without data knows no peer but itself, and etcd ends with this (3.2 to 3.7).
 pub(super) fn says_no_data(message: &str) -> bool {
     message.contains("cannot fetch cluster info from peer urls")
+}
+
+/// A first member without data that the other first members know already: it had data, and lost it.
+fn says_was_there_before(message: &str) -> bool {
+    message.contains("has already been bootstrapped")
 }
 
 /// What etcd, its log and its database say when they cannot read their files. Some of it another version or another

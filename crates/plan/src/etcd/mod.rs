@@ -21,6 +21,7 @@ mod recover;
 mod replace;
 mod report;
 mod restart;
+mod restore;
 mod roll;
 mod seal;
 mod secure;
@@ -40,12 +41,12 @@ use stateward_api::EtcdVersion;
 pub use effect::{Effect, Launch, Note, Stop};
 pub use intent::{Bootstrap, Intent, Recovery, Refused, ServiceHashes, Storage};
 use members::Member;
-pub use record::{Bootstrapped, Record, Recovering, Remembered};
+pub use record::{Bootstrapped, Record, Recovering, Remembered, RestoreStep, Restoring};
 pub use report::{Health, MemberLine, Report, Role, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
     Alarm, Answer, BackupPoint, Blocked, Claim, ClusterId, Exit, KeptBackup, LaunchKind, Listed, MemberId, MemberList,
-    MemberName, Pod, Secrets, Services, TlsStage, Uid, UpgradeBackup, Voice, World,
+    MemberName, Pod, RequestState, RestoreRequest, Secrets, Services, TlsStage, Uid, UpgradeBackup, Voice, World,
 };
 
 /// What a round decided.
@@ -249,7 +250,8 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         }
     }
     effects.extend(seal::seal(view));
-    let mut step = bootstrap::bootstrap(view, record)
+    let mut step = restore::restore(view, record)
+        .or_else(|| bootstrap::bootstrap(view, record))
         .or_else(|| recover::recover(view, record))
         .or_else(|| restart::bring_back(view))
         .or_else(|| cleanup::clean_up(view))
@@ -310,6 +312,7 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
         return;
     };
     record.quorum_lost = None;
+    record.asked = None;
     if let Some(bootstrap) = &mut record.bootstrap
         && bootstrap.cluster.is_none()
     {

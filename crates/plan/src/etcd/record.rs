@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use stateward_api::EtcdVersion;
+use stateward_api::etcd_restore::RestoreSource;
 
-use super::world::{ClusterId, MemberId, MemberName};
+use super::world::{ClusterId, MemberId, MemberName, Uid};
 
 /// The cluster's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,10 @@ pub struct Record {
     pub quorum_lost: Option<Timestamp>,
     /// A recovery with the user's consent, in progress.
     pub recovery: Option<Recovering>,
+    /// The EtcdRestore that a recovery with the user's consent asked for.
+    pub asked: Option<String>,
+    /// The last restore from a backup, in progress or done.
+    pub restore: Option<Restoring>,
     /// All pods were stopped on purpose.
     pub hibernating: bool,
 }
@@ -62,4 +67,46 @@ pub struct Recovering {
     pub survivor: MemberName,
     /// It was started as the only member.
     pub started: bool,
+}
+
+/// A restore: the cluster is replaced by one from a backup. It holds everything that is needed to go on, since the
+/// EtcdRestore may be deleted at any time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restoring {
+    /// The EtcdRestore.
+    pub uid: Uid,
+    /// Its name.
+    pub name: String,
+    /// It was made for a recovery from quorum loss.
+    pub recovery: bool,
+    /// The backup.
+    pub source: Box<RestoreSource>,
+    /// The token of the new cluster.
+    pub token: String,
+    /// Its first member. A name that no member ever had, so that nothing of the old cluster can be taken for it.
+    pub seed: MemberName,
+    /// The claims of the old members.
+    pub old_claims: Vec<(MemberName, Uid)>,
+    /// How far it is.
+    pub step: RestoreStep,
+}
+
+/// How far a restore is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestoreStep {
+    /// The old members are being stopped; the way back is open where their data outlives their pods.
+    Stopping,
+    /// The first member of the new cluster is being started.
+    Seeding,
+    /// It served.
+    Done,
+}
+
+impl Record {
+    /// The restore that is in progress.
+    pub fn restoring(&self) -> Option<&Restoring> {
+        self.restore
+            .as_ref()
+            .filter(|restore| restore.step != RestoreStep::Done)
+    }
 }

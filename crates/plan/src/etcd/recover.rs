@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::intent::Recovery;
 use super::members::{Fate, elapsed};
 use super::record::{Record, Recovering};
+use super::world::RequestState;
 use super::{Effect, LATER, Launch, LaunchKind, MemberName, Note, SOON, Step, Stop, View, Work};
 
 pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
@@ -75,7 +76,7 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
             if let Some(left) = wait_left(since, view, delay) {
                 return Some(Step::new(Work::Stuck, "QuorumLost", format!("{words}. Recovery from a backup begins in {} s", left.as_secs())).wake(left));
             }
-            Some(Step::new(Work::Stuck, "NoBackup", format!("{words}. No verified backup of this cluster is known; create an EtcdRestore that names one, or set spec.recovery.onQuorumLoss to FromSurvivor")).wake(LATER))
+            Some(from_backup(view, record, &words))
         }
     }
 }
@@ -158,6 +159,54 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
         .with([Effect::Tell(note)])
         .wake(Duration::ZERO),
     )
+}
+
+/// A backup is asked for by an EtcdRestore of our own, fetched and proven like any other, and only then followed: if the
+/// majority comes back meanwhile, nothing was touched.
+fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
+    let stuck = |reason, more: String| Step::new(Work::Stuck, reason, format!("{words}. {more}")).wake(LATER);
+    let waits =
+        |more: String| Step::new(Work::Recovering, "RecoveringFromBackup", format!("{words}. {more}")).wake(LATER);
+    let request = view.record.asked.as_ref().and_then(|name| {
+        let mut requests = view.world.restores.iter();
+        requests.find(|request| request.recovery && request.name == *name)
+    });
+    match (&view.record.asked, request, &view.world.latest_backup) {
+        (_, Some(request), _) => match &request.state {
+            RequestState::Proven(source) => super::restore::begin(view, record, request, source),
+            RequestState::Fetching => waits(format!("the backup is being fetched and proven by EtcdRestore {}", request.name)),
+            RequestState::Failed(why) => stuck(
+                "RecoveryFailed",
+                format!("The backup cannot be used: {why}. Delete EtcdRestore {} to try again, or create one that names another backup", request.name),
+            ),
+        },
+        (_, None, None) => stuck(
+            "NoBackup",
+            "No verified backup of this cluster is known; create an EtcdRestore that names one, or set spec.recovery.onQuorumLoss to FromSurvivor".into(),
+        ),
+        (Some(name), None, Some(backup)) => waits(format!("asking for a restore from EtcdBackup {}", backup.name)).with([
+            Effect::RequestRestore {
+                name: name.clone(),
+                backup: backup.name.clone(),
+            },
+        ]),
+        (None, None, Some(backup)) => {
+            let name = view.world.fresh_names.first().map_or("", |name| name.0.as_str());
+            let suffix = name.rsplit('-').next().unwrap_or_default();
+            record.asked = Some(format!("{}-recovery-{suffix}", view.intent.name));
+            let note = Note {
+                warning: true,
+                reason: "RecoveringFromBackup",
+                message: format!(
+                    "{words}. The cluster is put back from EtcdBackup {}: what was written after revision {} of {} is lost",
+                    backup.name, backup.revision, backup.taken
+                ),
+            };
+            waits(format!("going back to the backup of {}", backup.taken))
+                .with([Effect::Tell(note)])
+                .wake(Duration::ZERO)
+        }
+    }
 }
 
 /// Fence all others, restart the survivor as the only member, then let `grow` do the rest.

@@ -140,6 +140,14 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
     let strangers = strangers(view);
     let available = if record.hibernating {
         Statement::no("Hibernating", "all pods are stopped, all data is kept")
+    } else if let Some(restoring) = record.restoring() {
+        Statement::no(
+            "Restoring",
+            format!(
+                "the cluster is being put back from the backup {}",
+                restoring.source.location
+            ),
+        )
     } else if view.world.list.is_some() && view.world.pods.values().any(|pod| pod.ready) {
         Statement::yes(
             "QuorumServes",
@@ -174,7 +182,7 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
                 strangers.join(", ")
             ),
         )
-    } else if began && !record.hibernating && !sick.is_empty() {
+    } else if began && !record.hibernating && record.restoring().is_none() && !sick.is_empty() {
         Statement::yes(
             "MembersUnhealthy",
             sick.iter()

@@ -46,7 +46,7 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
             // A pod that does not run and was made from other wishes is not waited for: the roll-back of a bad value
             // must not wait for the broken pod.
             Some(pod)
-                if view.intent.is_durable()
+                if (view.intent.is_durable() || !pod.ever_ran)
                     && !pod.terminating
                     && !pod.running
                     && made_otherwise(view, &member.name, pod)

@@ -5,14 +5,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_cluster::{
     BootstrapPhase, BootstrapRecord, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, MembersStatus,
-    OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord, TlsStatus, UpgradeRecord,
+    OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord, RestoreRecord, TlsStatus, UpgradeRecord,
 };
+use stateward_api::etcd_restore::{ClaimRecord, RestorePhase};
 use stateward_api::names;
 
 use super::intent::{Bootstrap, Intent};
-use super::record::{Bootstrapped, Record, Recovering, Remembered};
+use super::record::{Bootstrapped, Record, Recovering, Remembered, RestoreStep, Restoring};
 use super::report::{Health, MemberLine, Report, Role, Statement};
-use super::world::{ClusterId, MemberId, MemberName};
+use super::world::{ClusterId, MemberId, MemberName, Uid};
 
 /// What the status remembers.
 pub fn record(status: &EtcdClusterStatus) -> Record {
@@ -43,7 +44,29 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
     });
     let recovery = status.recovery.as_ref();
     let current = version(&status.current_version);
+    let restore = status.restore.as_ref().map(|record| Restoring {
+        uid: Uid(record.restore_uid.clone()),
+        name: record.name.clone(),
+        recovery: record.recovery,
+        source: Box::new(record.source.clone()),
+        token: record.token.clone(),
+        seed: MemberName(record.seed.clone()),
+        old_claims: record
+            .old_claims
+            .iter()
+            .map(|claim| (MemberName(claim.name.clone()), Uid(claim.uid.clone())))
+            .collect(),
+        step: match record.phase {
+            RestorePhase::Complete => RestoreStep::Done,
+            RestorePhase::Seeding => RestoreStep::Seeding,
+            _ => RestoreStep::Stopping,
+        },
+    });
     Record {
+        restore,
+        asked: recovery
+            .map(|record| record.restore.clone())
+            .filter(|name| !name.is_empty()),
         bootstrap,
         members: members.collect(),
         target: version(&status.target_version).or_else(|| current.clone()),
@@ -146,6 +169,10 @@ pub fn status(
         .as_ref()
         .map(|bootstrap| bootstrap_record(old, intent, bootstrap, &now));
     new.recovery = recovery_record(old, record, &now);
+    new.restore = record
+        .restore
+        .as_ref()
+        .map(|restore| restore_record(old, restore, &now));
     new.tls = intent.peer_secret.as_ref().map(|secret| TlsStatus {
         peers: intent.tls,
         clients: intent.client_tls,
@@ -250,7 +277,12 @@ fn recovery_record(old: &EtcdClusterStatus, record: &Record, now: &Time) -> Opti
     }
     let mut new = old.recovery.clone().unwrap_or_default();
     new.lost_at = record.quorum_lost.map(Time);
+    new.restore = record.asked.clone().unwrap_or_default();
     match &record.recovery {
+        None if record.asked.is_some() => {
+            new.method = OnQuorumLoss::FromBackup;
+            new.phase = RecoveryPhase::Lost;
+        }
         None => new.phase = RecoveryPhase::Lost,
         Some(recovering) => {
             new.method = OnQuorumLoss::FromSurvivor;
@@ -264,6 +296,42 @@ fn recovery_record(old: &EtcdClusterStatus, record: &Record, now: &Time) -> Opti
         }
     }
     Some(new)
+}
+
+fn restore_record(old: &EtcdClusterStatus, restore: &Restoring, now: &Time) -> RestoreRecord {
+    let before = old
+        .restore
+        .as_ref()
+        .filter(|before| before.restore_uid == restore.uid.0);
+    let done = restore.step == RestoreStep::Done;
+    RestoreRecord {
+        restore_uid: restore.uid.0.clone(),
+        name: restore.name.clone(),
+        phase: match restore.step {
+            RestoreStep::Stopping => RestorePhase::Replacing,
+            RestoreStep::Seeding => RestorePhase::Seeding,
+            RestoreStep::Done => RestorePhase::Complete,
+        },
+        token: restore.token.clone(),
+        seed: restore.seed.0.clone(),
+        old_claims: restore
+            .old_claims
+            .iter()
+            .map(|(name, uid)| ClaimRecord {
+                name: name.0.clone(),
+                uid: uid.0.clone(),
+            })
+            .collect(),
+        source: restore.source.as_ref().clone(),
+        recovery: restore.recovery,
+        lost: super::restore::lost(&restore.source),
+        started_at: before
+            .and_then(|before| before.started_at.clone())
+            .or_else(|| Some(now.clone())),
+        completed_at: before
+            .and_then(|before| before.completed_at.clone())
+            .or_else(|| done.then(|| now.clone())),
+    }
 }
 
 #[cfg(test)]
@@ -295,6 +363,21 @@ mod tests {
             recovery: Some(Recovering {
                 survivor: "a".into(),
                 started: true,
+            }),
+            asked: Some("c-recovery-x".into()),
+            restore: Some(Restoring {
+                uid: Uid("r".into()),
+                name: "c".into(),
+                recovery: true,
+                source: Box::new(stateward_api::etcd_restore::RestoreSource {
+                    location: "bucket/file".into(),
+                    revision: 7,
+                    ..Default::default()
+                }),
+                token: "t".into(),
+                seed: "s".into(),
+                old_claims: vec![("a".into(), Uid("u".into()))],
+                step: RestoreStep::Seeding,
             }),
             hibernating: false,
             downgrade: None,

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use stateward_api::EtcdVersion;
 use stateward_api::agent::Place;
+use stateward_api::etcd_restore::RestoreSource;
 
 /// The name of a member: also its pod's name, its hostname and its claim's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -92,12 +93,14 @@ pub struct World {
     pub fresh_names: Vec<MemberName>,
     /// An unused cluster token, drawn by the caller.
     pub fresh_token: String,
-    /// A backup that could seed a recovery, newest verified first.
+    /// The newest proven backup that a recovery may start from.
     pub latest_backup: Option<BackupPoint>,
     /// The EtcdBackup of `spec.backup`.
     pub kept_backup: KeptBackup,
     /// The EtcdBackup that the record names as the one before an upgrade.
     pub upgrade_backup: Option<UpgradeBackup>,
+    /// The EtcdRestores of this cluster that are not complete, oldest first.
+    pub restores: Vec<RestoreRequest>,
 }
 
 /// The EtcdBackup that is kept for `spec.backup`, as it was found.
@@ -124,6 +127,30 @@ pub struct UpgradeBackup {
     pub succeeded: bool,
     /// Why it fails; empty while it does not.
     pub trouble: String,
+}
+
+/// An EtcdRestore that names this cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoreRequest {
+    /// Its UID: each is followed once.
+    pub uid: Uid,
+    /// Its name.
+    pub name: String,
+    /// It was made for a recovery from quorum loss.
+    pub recovery: bool,
+    /// How far its backup is.
+    pub state: RequestState,
+}
+
+/// How far the backup of an EtcdRestore is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestState {
+    /// Being fetched and proven.
+    Fetching,
+    /// Proven: the cluster may be replaced by it.
+    Proven(Box<RestoreSource>),
+    /// It cannot be used, with the reason.
+    Failed(String),
 }
 
 /// The state of the secrets a TLS cluster needs.
@@ -245,6 +272,8 @@ pub enum LaunchKind {
     Sealed,
     /// As the only member of its cluster, with its data, dropping all others.
     ForceNew,
+    /// With the data that is made from a backup first.
+    Restore,
 }
 
 /// How far TLS between peers is switched on in a pod.

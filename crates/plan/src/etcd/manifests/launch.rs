@@ -15,6 +15,8 @@ pub const TOKEN: &str = "stateward.dev/cluster-token";
 pub const FORCE_NEW: &str = "stateward.dev/force-new-cluster";
 /// The kind, for the planner.
 pub const KIND: &str = "stateward.dev/launch";
+/// What the init container of a restored first member is told; empty once the member takes part.
+pub const RESTORE: &str = "stateward.dev/restore-task";
 /// How far TLS between peers is on in this pod.
 pub const TLS: &str = "stateward.dev/peer-tls";
 
@@ -22,7 +24,7 @@ pub const TLS: &str = "stateward.dev/peer-tls";
 pub fn annotations(intent: &Intent, member: &MemberName, launch: &Launch, tls: bool) -> BTreeMap<String, String> {
     let own = (member.clone(), intent.peer_url(member, tls));
     let (state, token, members) = match launch {
-        Launch::Seed { token } | Launch::Restore { token, .. } => ("new", token.as_str(), vec![own]),
+        Launch::Seed { token } => ("new", token.as_str(), vec![own]),
         Launch::Static { token, members } => {
             let all = members
                 .iter()
@@ -32,7 +34,12 @@ pub fn annotations(intent: &Intent, member: &MemberName, launch: &Launch, tls: b
         }
         Launch::Join { members } => ("existing", "", members.clone()),
         // Knowing no peer but itself, etcd ends at once if it has no data.
-        Launch::Sealed | Launch::ForceNew => ("existing", "", vec![own]),
+        // So does one whose restored data is gone: it must not found an empty cluster.
+        Launch::Sealed | Launch::ForceNew | Launch::Restore { .. } => ("existing", "", vec![own]),
+    };
+    let restore = match launch {
+        Launch::Restore { token, source } => super::restore::task(intent, member, source, token, tls),
+        _ => String::new(),
     };
     let members: Vec<String> = members.into_iter().map(|(name, url)| format!("{name}={url}")).collect();
     BTreeMap::from([
@@ -41,6 +48,7 @@ pub fn annotations(intent: &Intent, member: &MemberName, launch: &Launch, tls: b
         (TOKEN.to_owned(), token.to_owned()),
         (FORCE_NEW.to_owned(), matches!(launch, Launch::ForceNew).to_string()),
         (KIND.to_owned(), format!("{:?}", launch.kind())),
+        (RESTORE.to_owned(), restore),
     ])
 }
 
@@ -51,6 +59,7 @@ pub fn kind(annotations: &BTreeMap<String, String>) -> LaunchKind {
         Some("Static") => LaunchKind::Static,
         Some("Join") => LaunchKind::Join,
         Some("ForceNew") => LaunchKind::ForceNew,
+        Some("Restore") => LaunchKind::Restore,
         _ => LaunchKind::Sealed,
     }
 }

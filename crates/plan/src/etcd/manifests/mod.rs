@@ -6,6 +6,7 @@ mod claim;
 mod flags;
 pub mod launch;
 mod pod;
+pub mod restore;
 mod service;
 
 pub use backup::{kept_backup, upgrade_backup};
@@ -34,7 +35,8 @@ fn metadata(cluster: &EtcdCluster, name: String) -> ObjectMeta {
     }
 }
 
-fn owner(cluster: &EtcdCluster) -> OwnerReference {
+/// The cluster as the owner of what is made for it.
+pub fn owner(cluster: &EtcdCluster) -> OwnerReference {
     OwnerReference {
         api_version: format!("{GROUP}/{VERSION}"),
         kind: "EtcdCluster".into(),

@@ -21,7 +21,7 @@ use crate::etcd::{Intent, Launch, MemberName, TlsStage};
 /// A user and group of no rights, where the user names none.
 const NOBODY: i64 = 65532;
 
-/// The pod of a member.
+/// The pod of a member. `agent_image` has the `stateward` program, for a member that starts from a backup.
 pub fn pod(
     cluster: &EtcdCluster,
     intent: &Intent,
@@ -29,6 +29,7 @@ pub fn pod(
     start: &Launch,
     version: &EtcdVersion,
     tls: TlsStage,
+    agent_image: &str,
 ) -> Pod {
     let policy = cluster.spec.pod.clone().unwrap_or_default();
     let mut metadata = super::metadata(cluster, member.0.clone());
@@ -103,7 +104,7 @@ pub fn pod(
         }),
         ..Container::default()
     };
-    let spec = PodSpec {
+    let mut spec = PodSpec {
         hostname: Some(member.0.clone()),
         subdomain: Some(names::peer_service(cluster.name())),
         containers: vec![container],
@@ -121,6 +122,9 @@ pub fn pod(
         security_context: Some(policy.security_context.clone().unwrap_or_else(restricted)),
         ..PodSpec::default()
     };
+    if let Launch::Restore { source, .. } = start {
+        super::restore::add(&mut spec, cluster, source, version, agent_image);
+    }
     Pod {
         metadata,
         spec: Some(spec),

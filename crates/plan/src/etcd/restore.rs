@@ -1,0 +1,303 @@
+//! A cluster replaced by one from a proven backup, because an EtcdRestore asks for it or because a recovery does.
+//!
+//! Recorded first; then every old member is stopped, their claims are kept; then a first member of a new name and a new
+//! token starts from the backup. When it serves, it is the cluster: the other chapters grow it and take away what is left
+//! of the old one. An EtcdRestore is followed once, by its UID. Everything that is needed to go on is in the record.
+
+use std::time::Duration;
+
+use stateward_api::etcd_restore::RestoreSource;
+
+use super::intent::Recovery;
+use super::members::{Fate, elapsed, owner};
+use super::record::{Bootstrapped, Record, RestoreStep, Restoring};
+use super::world::{MemberName, Pod, RequestState, RestoreRequest};
+use super::{Effect, LATER, Launch, Note, SOON, Step, Stop, View, Work};
+
+pub(super) fn restore(view: &View<'_>, record: &mut Record) -> Option<Step> {
+    match view.record.restoring() {
+        Some(restoring) => Some(go_on(view, record, restoring)),
+        None => {
+            let (request, source) = next(view, view.record.restore.as_ref())?;
+            if view.record.bootstrap.is_none() && view.world.list.is_some() {
+                return None; // A running cluster without its record is taken up first.
+            }
+            Some(begin(view, record, request, source))
+        }
+    }
+}
+
+/// Why a cluster that has never been is not begun empty: an EtcdRestore of it waits.
+pub(super) fn awaited(view: &View<'_>) -> Option<Step> {
+    let request = view.world.restores.iter().find(|request| !request.recovery)?;
+    Some(match &request.state {
+        RequestState::Failed(why) => Step::new(
+            Work::Stuck,
+            "RestoreFailed",
+            format!(
+                "EtcdRestore {} of this cluster failed: {why}. Delete it to begin with an empty cluster, or create another one",
+                request.name
+            ),
+        ),
+        RequestState::Fetching | RequestState::Proven(_) => Step::new(
+            Work::Creating,
+            "WaitingForRestore",
+            format!(
+                "the backup of EtcdRestore {} is being fetched and proven; the cluster is begun from it",
+                request.name
+            ),
+        ),
+    })
+}
+
+/// The oldest request of the user that is proven. One that was followed is waited for until its EtcdRestore says so.
+fn next<'a>(view: &'a View<'_>, last: Option<&Restoring>) -> Option<(&'a RestoreRequest, &'a RestoreSource)> {
+    let open = |request: &&RestoreRequest| !request.recovery && !matches!(request.state, RequestState::Failed(_));
+    let first = view.world.restores.iter().find(open)?;
+    match &first.state {
+        RequestState::Proven(source) if last.is_none_or(|last| last.uid != first.uid) => Some((first, source)),
+        _ => None,
+    }
+}
+
+/// Takes a request up. Nothing is touched before the record of it is written.
+pub(super) fn begin(view: &View<'_>, record: &mut Record, request: &RestoreRequest, source: &RestoreSource) -> Step {
+    let Some(seed) = view.world.fresh_names.first() else {
+        return Step::new(Work::Recovering, "Restoring", "no name for a new member").wake(LATER);
+    };
+    let restoring = Restoring {
+        uid: request.uid.clone(),
+        name: request.name.clone(),
+        recovery: request.recovery,
+        source: Box::new(source.clone()),
+        token: view.world.fresh_token.clone(),
+        seed: seed.clone(),
+        old_claims: claims(view),
+        step: RestoreStep::Stopping,
+    };
+    let note = Note {
+        warning: true,
+        reason: "Restoring",
+        message: format!(
+            "EtcdRestore {}: the cluster is replaced by one from {}; {}",
+            request.name,
+            source.location,
+            lost(source)
+        ),
+    };
+    record.recovery = None;
+    record.restore = Some(restoring);
+    doing(format!("the cluster is replaced by one from {}", source.location))
+        .with([Effect::Tell(note)])
+        .wake(Duration::ZERO)
+}
+
+/// What a restore of this backup loses, in words.
+pub(super) fn lost(source: &RestoreSource) -> String {
+    match &source.taken {
+        Some(taken) if source.restore_to.is_none() => {
+            format!(
+                "what was written after revision {} of {} is gone",
+                source.revision, taken.0
+            )
+        }
+        _ => format!("what was written after revision {} is gone", source.revision),
+    }
+}
+
+fn claims(view: &View<'_>) -> Vec<(MemberName, super::Uid)> {
+    let claims = view.world.claims.iter();
+    claims.map(|(name, claim)| (name.clone(), claim.uid.clone())).collect()
+}
+
+fn doing(message: String) -> Step {
+    Step::new(Work::Recovering, "Restoring", message)
+}
+
+fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
+    let seed = &restoring.seed;
+    if let Some(list) = &view.world.list
+        && list.members.len() == 1
+        && owner(view.intent, &list.members[0]).as_ref() == Some(seed)
+    {
+        record.bootstrap = Some(Bootstrapped {
+            token: restoring.token.clone(),
+            first: vec![seed.clone()],
+            cluster: Some(list.cluster),
+        });
+        record.target = Some(view.version.clone());
+        record.restore = Some(Restoring {
+            step: RestoreStep::Done,
+            ..restoring.clone()
+        });
+        let note = Note {
+            warning: false,
+            reason: "Restored",
+            message: format!(
+                "the cluster serves from {}; {}",
+                restoring.source.location,
+                lost(&restoring.source)
+            ),
+        };
+        return doing(format!("{seed} serves from the backup"))
+            .with([Effect::Tell(note)])
+            .wake(Duration::ZERO);
+    }
+    let asked = view.world.restores.iter().any(|request| request.uid == restoring.uid);
+    if !asked && let Some((request, source)) = next(view, Some(restoring)) {
+        // The user took another backup before this one served.
+        let step = begin(view, record, request, source);
+        keep_from(record, restoring);
+        return step;
+    }
+    if restoring.step == RestoreStep::Stopping && !still_wanted(view, restoring, asked) {
+        record.restore = None;
+        let note = Note {
+            warning: false,
+            reason: "RestoreTakenBack",
+            message: format!(
+                "EtcdRestore {} is not followed any more; the old members go on",
+                restoring.name
+            ),
+        };
+        return doing("the restore was taken back; the old members come back with their data".into())
+            .with([Effect::Tell(note)])
+            .wake(Duration::ZERO);
+    }
+    let (mut stop, waits) = stop_others(view, seed);
+    if waits && !view.world.pods.contains_key(seed) {
+        return doing("stopping the old members; their claims are kept until the new cluster serves".into())
+            .with(stop)
+            .wake(LATER);
+    }
+    let step = start_seed(view, record, restoring);
+    stop.extend(step.effects);
+    Step { effects: stop, ..step }
+}
+
+/// Before anything of the new cluster is made, the user may change their mind. What lived only in pods is gone by then.
+fn still_wanted(view: &View<'_>, restoring: &Restoring, asked: bool) -> bool {
+    if !view.intent.is_durable() && view.record.bootstrap.is_some() {
+        return true;
+    }
+    let needed =
+        !restoring.recovery || (matches!(view.intent.recovery, Recovery::FromBackup(_)) && view.world.list.is_none());
+    asked && needed
+}
+
+/// What the restore before leaves to the one that takes its place: its old claims, and that there is no way back.
+fn keep_from(record: &mut Record, before: &Restoring) {
+    if let Some(restoring) = &mut record.restore {
+        restoring.step = before.step;
+        let known: Vec<_> = restoring.old_claims.clone();
+        let more = before.old_claims.iter().filter(|claim| !known.contains(claim)).cloned();
+        restoring.old_claims.extend(more);
+    }
+}
+
+/// All other members stop. One whose node is dead for longer than allowed cannot say that it has stopped; it knows nobody
+/// of the new cluster and nobody of it knows it.
+fn stop_others(view: &View<'_>, seed: &MemberName) -> (Vec<Effect>, bool) {
+    let mut effects = Vec::new();
+    let mut waits = false;
+    for (name, pod) in view.world.pods.iter().filter(|(name, _)| *name != seed) {
+        waits = true;
+        let given_up = is_given_up(view, pod);
+        if given_up || !pod.terminating {
+            effects.push(Effect::DeletePod {
+                member: name.clone(),
+                uid: pod.uid.clone(),
+                how: if given_up { Stop::Force } else { Stop::Replaced },
+            });
+        }
+    }
+    (effects, waits)
+}
+
+fn is_given_up(view: &View<'_>, pod: &Pod) -> bool {
+    let since = pod.node.as_ref().and_then(|node| view.world.dead_nodes.get(node));
+    since.is_some_and(|since| elapsed(*since, view.now) >= view.intent.replace_after)
+}
+
+fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
+    let (world, seed) = (view.world, &restoring.seed);
+    let (pod, claim) = (world.pods.get(seed), world.claims.get(seed));
+    let needs_claim = view.intent.is_durable() && claim.is_none();
+    let words = format!("starting {seed} from {}", restoring.source.location);
+    let Some(pod) = pod else {
+        if claim.is_some_and(|claim| claim.lost || claim.terminating) {
+            return begin_again(view, record, restoring);
+        }
+        record.restore = Some(Restoring {
+            step: RestoreStep::Seeding,
+            ..restoring.clone()
+        });
+        let mut effects = Vec::new();
+        if needs_claim {
+            effects.push(Effect::CreateClaim { member: seed.clone() });
+        }
+        effects.push(Effect::CreatePod {
+            member: seed.clone(),
+            launch: Launch::Restore {
+                token: restoring.token.clone(),
+                source: restoring.source.clone(),
+            },
+            version: view.new_pods.clone(),
+            tls: view.stage,
+        });
+        return doing(words).with(effects);
+    };
+    if pod.terminating && !is_given_up(view, pod) {
+        return doing(format!(
+            "waiting for pod {seed} to stop; it is made again when it is gone"
+        ));
+    }
+    if needs_claim && pod.node.is_none() {
+        return doing(words).with([Effect::CreateClaim { member: seed.clone() }]);
+    }
+    let fate = view.members.get(seed).map(|member| &member.fate);
+    // A claim that is not seen proves nothing: it was made a moment ago.
+    let claim_is_gone = claim.is_some_and(|claim| claim.lost || claim.terminating);
+    if claim_is_gone || matches!(fate, Some(Fate::Lost(_))) {
+        return begin_again(view, record, restoring);
+    }
+    // A corrected spec reaches a pod that cannot run; its data, if it has any, stays.
+    let cannot_run = !pod.ever_ran || (!pod.running && pod.blocked.is_some() && view.intent.is_durable());
+    let outdated = pod.template != view.intent.template || pod.version != view.new_pods || pod.tls != view.stage;
+    if pod.ended || (cannot_run && outdated) {
+        return doing(format!("making pod {seed} again")).with([Effect::DeletePod {
+            member: seed.clone(),
+            uid: pod.uid.clone(),
+            how: Stop::Restart,
+        }]);
+    }
+    let waits = match (&pod.blocked, claim.and_then(|claim| claim.problem.as_ref())) {
+        (_, Some(problem)) => format!(
+            "{words}: its claim is not bound: {problem}. Set spec.storage.storageClassName to a class that can serve it"
+        ),
+        (Some(blocked), None) => format!("{words}: {}: {}", blocked.reason, blocked.message),
+        (None, None) => words,
+    };
+    doing(waits).wake(if pod.running { SOON } else { LATER })
+}
+
+/// The first member's data is lost before it was the cluster: another one, under another name.
+fn begin_again(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
+    let Some(seed) = view.world.fresh_names.first() else {
+        return doing("no name for a new member".into()).wake(LATER);
+    };
+    let words = format!(
+        "the data of {} is lost before it served; beginning again as {seed}",
+        restoring.seed
+    );
+    let mut old_claims = restoring.old_claims.clone();
+    old_claims.extend(claims(view).into_iter().filter(|(name, _)| *name == restoring.seed));
+    record.restore = Some(Restoring {
+        seed: seed.clone(),
+        token: view.world.fresh_token.clone(),
+        old_claims,
+        step: RestoreStep::Seeding,
+        ..restoring.clone()
+    });
+    doing(words).wake(Duration::ZERO)
+}

@@ -1,0 +1,385 @@
+//! Backups and EtcdRestores: what a backup holds, how an EtcdRestore gets proven and ends, and what really happens to the
+//! user's cluster when one is followed.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use stateward_api::etcd_restore::RestoreSource;
+use stateward_plan::etcd::{
+    BackupPoint, ClusterId, Intent, Launch, Listed, MemberId, MemberName, Record, Recovery, RequestState,
+    RestoreRequest, RestoreStep, World,
+};
+
+use crate::etcd::{hash, peer_url};
+use crate::kube::uid;
+use crate::queue::{Event, Id, Ms, stamp};
+use crate::raft::{Change, Conf, Data, Entry, What};
+use crate::rules::name;
+use crate::sim::Sim;
+
+/// An EtcdRestore.
+#[derive(Clone)]
+pub(crate) struct RestoreObject {
+    pub(crate) id: Id,
+    pub(crate) name: String,
+    pub(crate) recovery: bool,
+    pub(crate) state: RequestState,
+    backup: usize,
+    /// Its backup can be fetched and is whole.
+    good: bool,
+    proves_at: Ms,
+    /// Its cluster serves: it is not looked at any more.
+    complete: bool,
+}
+
+/// The writes that a backup holds, and when it was taken.
+#[derive(Clone, Default)]
+pub(crate) struct Backup {
+    writes: BTreeSet<u32>,
+    taken: Ms,
+}
+
+fn source(backup: usize) -> RestoreSource {
+    RestoreSource {
+        location: format!("backup-{backup}"),
+        revision: i64::try_from(backup).unwrap_or(0),
+        ..RestoreSource::default()
+    }
+}
+
+fn backup_of(source: &RestoreSource) -> usize {
+    usize::try_from(source.revision).unwrap_or(0)
+}
+
+impl Sim<'_> {
+    pub(crate) fn take_backup(&mut self) -> usize {
+        self.backups.push(Backup {
+            writes: self.ledger.acknowledged.clone(),
+            taken: self.now,
+        });
+        let (number, count) = (self.backups.len() - 1, self.ledger.acknowledged.len());
+        self.tell(|| format!("user: takes backup {number} with {count} writes"));
+        number
+    }
+
+    /// The user asks for a restore; now and then the backup is broken.
+    pub(crate) fn ask_for_restore(&mut self, backup: usize, good: bool) -> Id {
+        let number = self.kube.new_id();
+        self.make_restore(number, format!("demo-{number}"), backup, good, false);
+        number
+    }
+
+    fn make_restore(&mut self, id: Id, name: String, backup: usize, good: bool, recovery: bool) {
+        self.tell(|| {
+            format!(
+                "EtcdRestore {name} of backup {backup} is created{}",
+                if good { "" } else { "; it is broken" }
+            )
+        });
+        let proves_at = self.now + self.dice.between(0, 10_000);
+        self.kube.restores_mut().push(Rc::new(RestoreObject {
+            id,
+            name,
+            recovery,
+            state: RequestState::Fetching,
+            backup,
+            good,
+            proves_at,
+            complete: false,
+        }));
+    }
+
+    /// As the operator does for a recovery.
+    pub(crate) fn request_restore(&mut self, name: &str) -> Result<(), String> {
+        if self.kube.now.restores.iter().any(|restore| restore.name == name) {
+            return Err("409: already exists".into());
+        }
+        let backup = self.backups.len().checked_sub(1).ok_or("no backup")?;
+        let id = self.kube.new_id();
+        let good = self.calm || self.dice.per_mille(850);
+        self.make_restore(id, name.to_owned(), backup, good, true);
+        Ok(())
+    }
+
+    pub(crate) fn delete_restore(&mut self, id: Id) {
+        self.tell(|| format!("user: deletes EtcdRestore {id}"));
+        self.kube.restores_mut().retain(|restore| restore.id != id);
+    }
+
+    /// What the user does about backups and restores.
+    pub(crate) fn draw_restore(&mut self) {
+        let open: Vec<Id> = self.kube.now.restores.iter().map(|restore| restore.id).collect();
+        match self.dice.between(0, 5) {
+            0 | 1 => drop(self.take_backup()),
+            2 if !open.is_empty() => {
+                let id = self.dice.pick(&open).copied().unwrap_or_default();
+                self.delete_restore(id);
+            }
+            _ => {
+                if self.backups.is_empty() {
+                    self.take_backup();
+                }
+                let backup = self.dice.index(self.backups.len());
+                let good = self.dice.per_mille(850);
+                self.ask_for_restore(backup, good);
+            }
+        }
+    }
+
+    /// EtcdRestore control: proves backups while nothing is touched, and follows the cluster.
+    pub(crate) fn tend_restores(&mut self) {
+        let record = self.present().map(|(_, record)| record.clone()).unwrap_or_default();
+        let busy = self.kube.now.restores.iter().any(|restore| !restore.complete);
+        if !busy || (!self.calm && self.dice.per_mille(300)) {
+            return;
+        }
+        let (now, calm) = (self.now, self.calm);
+        let mut proven = Vec::new();
+        let mut lines = Vec::new();
+        let mut restores = self.kube.now.restores.as_ref().clone();
+        for restore in restores.iter_mut().filter(|restore| !restore.complete) {
+            let followed = record.restore.as_ref().filter(|known| known.uid == uid(restore.id));
+            let taken_up = followed.is_some();
+            if followed.is_some_and(|known| known.step == RestoreStep::Done) {
+                Rc::make_mut(restore).complete = true;
+                lines.push(format!("EtcdRestore {} is complete", restore.name));
+            } else if restore.state == RequestState::Fetching && restore.proves_at <= now {
+                let state = if restore.good {
+                    proven.push(restore.id);
+                    RequestState::Proven(Box::new(source(restore.backup)))
+                } else {
+                    RequestState::Failed("the backup is corrupt".into())
+                };
+                lines.push(format!("EtcdRestore {}: {state:?}", restore.name));
+                Rc::make_mut(restore).state = state;
+            } else if restore.recovery && !taken_up && record.asked.as_ref() != Some(&restore.name) && calm {
+                Rc::make_mut(restore).complete = true;
+                lines.push(format!("EtcdRestore {} is not needed any more", restore.name));
+            }
+        }
+        if lines.is_empty() {
+            return;
+        }
+        for line in lines {
+            self.tell(|| line);
+        }
+        self.proven.extend(proven);
+        *self.kube.restores_mut() = restores;
+    }
+
+    /// The user takes away what failed, so that nothing waits for it.
+    pub(crate) fn clear_failed_restores(&mut self) {
+        let failed = |restore: &Rc<RestoreObject>| matches!(restore.state, RequestState::Failed(_)) || !restore.good;
+        if self.kube.now.restores.iter().any(failed) {
+            self.tell(|| "user: deletes the EtcdRestores that failed".into());
+            self.kube.restores_mut().retain(|restore| !failed(restore));
+        }
+    }
+
+    /// What an operator sees of them.
+    pub(crate) fn show_restores(&self, restores: &[Rc<RestoreObject>], world: &mut World) {
+        world.restores = restores
+            .iter()
+            .filter(|restore| !restore.complete)
+            .map(|restore| RestoreRequest {
+                uid: uid(restore.id),
+                name: restore.name.clone(),
+                recovery: restore.recovery,
+                state: restore.state.clone(),
+            })
+            .collect();
+        world.latest_backup = self.backups.last().map(|backup| BackupPoint {
+            name: "nightly".into(),
+            revision: 0,
+            taken: stamp(backup.taken),
+            place: stateward_api::agent::Place::default(),
+            location: String::new(),
+            sha256: String::new(),
+        });
+    }
+
+    /// One that is still to be followed.
+    pub(crate) fn restore_waits(&self) -> bool {
+        let restores = self.kube.now.restores.iter();
+        restores
+            .filter(|restore| !restore.recovery)
+            .any(|restore| !restore.complete)
+    }
+
+    /// A record is about to be written: a restore begins only from a proven backup, and each only once.
+    pub(crate) fn check_restore_record(&mut self, intent: &Intent, before: &Record, after: &Record) {
+        let (Some(new), old) = (&after.restore, &before.restore) else {
+            return;
+        };
+        let known = old.as_ref().is_some_and(|old| old.uid == new.uid);
+        if new.step == RestoreStep::Done {
+            if !self.ledger.restored.insert(new.uid.clone()) && !known {
+                self.break_rule(name::RESTORE_ONCE, format!("{} is done twice", new.name));
+            }
+            return;
+        }
+        if known {
+            if old.as_ref().is_some_and(|old| old.step == RestoreStep::Done) {
+                self.break_rule(name::RESTORE_ONCE, format!("{} begins again", new.name));
+            }
+            return;
+        }
+        if self.ledger.restored.contains(&new.uid) {
+            self.break_rule(name::RESTORE_ONCE, format!("{} begins again", new.name));
+        }
+        if !self.proven.iter().any(|id| uid(*id) == new.uid) {
+            self.break_rule(
+                name::RESTORE_PROVEN,
+                format!("{} is followed, and its backup was never proven", new.name),
+            );
+        }
+        if new.recovery {
+            if !matches!(intent.recovery, Recovery::FromBackup(_)) {
+                self.break_rule(
+                    name::EVIDENCE,
+                    "a backup is to become the cluster without the user's consent",
+                );
+            }
+            self.check_majority_cannot_come_back();
+        }
+    }
+
+    /// The init container of a restored first member: makes the data, once; or fails and is tried again.
+    pub(crate) fn make_data_from_backup(&mut self, pod: Id, place: Id) -> bool {
+        let Some(pod) = self.kube.pod(pod).cloned() else {
+            return false;
+        };
+        let Launch::Restore { token, source } = &pod.launch else {
+            return true;
+        };
+        let empty = self.volumes.get(&place).is_some_and(|volume| volume.data.is_none());
+        // After the first start it runs again only when the whole pod is set up anew.
+        if !empty || (pod.shown.ever_ran && self.dice.per_mille(700)) {
+            return true;
+        }
+        if !self.calm && self.dice.per_mille(200) {
+            return false;
+        }
+        let own = MemberId(hash(&[&peer_url(&pod.name), token]) >> 16);
+        let listed = Listed {
+            id: own,
+            name: Some(pod.name.clone()),
+            peer_urls: vec![peer_url(&pod.name)],
+            learner: false,
+        };
+        let cluster = hash(&[&own.to_string()]) >> 16;
+        let writes = self.backups[backup_of(source)].writes.clone();
+        self.changes.push(Change::Add(listed.clone()));
+        self.serial += 1;
+        let change = Entry {
+            term: 1,
+            serial: self.serial,
+            what: What::Change(self.changes.len() - 1),
+        };
+        let mut log: Vec<Entry> = writes
+            .into_iter()
+            .map(|serial| Entry {
+                term: 1,
+                serial,
+                what: What::Write,
+            })
+            .collect();
+        log.push(change);
+        let conf: Conf = vec![listed];
+        let member = pod.name.clone();
+        self.tell(|| {
+            format!(
+                "{member}: data is made from {} for cluster {}",
+                source.location,
+                ClusterId(cluster)
+            )
+        });
+        if let Some(volume) = self.volumes.get_mut(&place) {
+            volume.data = Some(Data {
+                cluster,
+                id: own,
+                term: 1,
+                committed: log.len(),
+                log,
+                conf: Rc::new(conf),
+                alarm: None,
+            });
+        }
+        self.ledger.made.insert(cluster);
+        true
+    }
+
+    /// A member starts with data that was just made from a backup: from here on this is the user's cluster.
+    pub(crate) fn restored_member_starts(&mut self, process: Id, source: &RestoreSource, token: &str) {
+        let Some((state, data)) = self.processes.get(&process).zip(self.data_of(process)) else {
+            return;
+        };
+        let (owner, member, cluster, id) = (state.owner, state.name.clone(), data.cluster, data.id);
+        let conf = data.conf.clone();
+        let has: BTreeSet<u32> = data.log.iter().map(|entry| entry.serial).collect();
+        if owner != self.ledger.owner || !self.ledger.made.remove(&cluster) {
+            return;
+        }
+        let recorded = self.present().is_some_and(|(_, record)| {
+            let restore = record.restore.as_ref();
+            restore.is_some_and(|restore| restore.seed == member && restore.token == token)
+        });
+        if !recorded {
+            // A pod of a restore that another one took the place of: it is on its way out.
+            let leaves = self.kube.now.pods.get(&member).is_none_or(|pod| pod.shown.terminating);
+            if !leaves && self.calm {
+                self.break_rule(
+                    name::ONE_BOOTSTRAP,
+                    format!("{member} starts from a backup that no record names"),
+                );
+            }
+            return;
+        }
+        let writes = self.backups[backup_of(source)].writes.clone();
+        if !writes.is_subset(&has) {
+            self.break_rule(name::RESTORE_WHOLE, format!("{member} lacks writes of the backup"));
+        }
+        let old_one_runs = self.processes.iter().any(|(id, other)| {
+            other.owner == owner
+                && !other.orphan
+                && self.nodes[other.node].obeys()
+                && self.data_of(*id).is_some_and(|data| data.cluster != cluster)
+                && self.kube.pod(*id).is_some_and(|pod| !pod.shown.terminating)
+        });
+        if old_one_runs {
+            self.break_rule(name::RESTORE_FENCED, "old members run while the new cluster starts");
+        }
+        let replaced: Vec<MemberName> = self.ledger.conf.iter().filter_map(|line| line.name.clone()).collect();
+        self.tell(|| {
+            format!(
+                "etcd: {member} is the cluster {} from {}",
+                ClusterId(cluster),
+                source.location
+            )
+        });
+        self.ledger
+            .replaced
+            .extend(replaced.into_iter().filter(|name| *name != member));
+        self.ledger.conf = conf;
+        self.ledger.acknowledged = writes;
+        self.ledger.majority_lost = false;
+        self.ledger.consented = false;
+        self.ledger.founded.insert(cluster);
+        self.ledger.founders.insert(id);
+    }
+
+    /// No member of the old cluster comes back after the new one has begun.
+    pub(crate) fn check_not_replaced(&mut self, owner: Id, member: &MemberName) {
+        if owner == self.ledger.owner && self.ledger.replaced.contains(member) {
+            self.break_rule(
+                name::RESTORE_FENCED,
+                format!("{member} of the old cluster is started again"),
+            );
+        }
+    }
+
+    pub(crate) fn retry_start(&mut self, pod: Id) {
+        let pause = self.dice.between(500, 5000);
+        self.queue.at(self.now + pause, Event::Start(pod));
+    }
+}
