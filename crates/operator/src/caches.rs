@@ -12,7 +12,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Resource;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
-use stateward_api::{EtcdBackup, EtcdCluster};
+use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore};
 use tokio::sync::watch;
 
 /// A cluster, or whatever else is found by namespace and name.
@@ -41,6 +41,8 @@ impl std::fmt::Display for Key {
 pub(crate) struct Caches {
     pub(crate) clusters: Index<EtcdCluster>,
     pub(crate) backups: Index<EtcdBackup>,
+    /// By the cluster that they put back.
+    pub(crate) restores: Index<EtcdRestore>,
     /// The pods of agents, by what they work for: see [`owner_key`].
     pub(crate) agents: Index<Pod>,
     pub(crate) pods: Index<Pod>,
@@ -56,6 +58,7 @@ impl Caches {
         Self {
             clusters: Index::new(own_key),
             backups: Index::new(own_key),
+            restores: Index::new(restore_key),
             agents: Index::new(agent_key),
             pods: Index::new(label_key),
             claims: Index::new(label_key),
@@ -71,6 +74,7 @@ impl Caches {
     pub(crate) async fn backups_synced(&self) {
         self.synced().await;
         self.backups.synced().await;
+        self.restores.synced().await;
         self.agents.synced().await;
     }
 
@@ -96,6 +100,12 @@ fn label_key<K: Resource>(object: &K) -> Option<Key> {
     let meta = object.meta();
     let cluster = meta.labels.as_ref()?.get(stateward_api::names::LABEL_CLUSTER)?;
     Some(Key::new(meta.namespace.clone().unwrap_or_default(), cluster.clone()))
+}
+
+/// The cluster that an EtcdRestore puts back.
+fn restore_key(restore: &EtcdRestore) -> Option<Key> {
+    let namespace = restore.metadata.namespace.clone().unwrap_or_default();
+    Some(Key::new(namespace, restore.cluster_name()))
 }
 
 /// The object that an agent's pod works for: the kind is part of the name, since two kinds may have objects of one name.

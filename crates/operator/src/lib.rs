@@ -18,6 +18,7 @@ mod events;
 mod health;
 mod metrics;
 mod observe;
+mod restore;
 mod secrets;
 mod watch;
 
@@ -60,6 +61,8 @@ struct Shared {
     secret_users: watch::Users,
     /// The loops of EtcdBackups, and what wakes them beside their own objects.
     backups: backup::Backups,
+    /// The loops of EtcdRestores.
+    restores: restore::Restores,
     dead_nodes: watch::DeadNodes,
     stop: CancellationToken,
     /// The operator's own future was dropped: everything ends where it is, as in a crash.
@@ -152,6 +155,7 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
         loops: Loops::default(),
         secret_users: watch::Users::default(),
         backups: backup::Backups::default(),
+        restores: restore::Restores::default(),
         dead_nodes: watch::DeadNodes::default(),
         stop: stop.clone(),
         killed: CancellationToken::new(),
@@ -178,8 +182,15 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
     stop.cancelled().await;
     shared.loops.tasks.close();
     shared.backups.loops.tasks.close();
+    shared.restores.loops.tasks.close();
     // A round is bounded, and so is this.
-    let rounds = async { tokio::join!(shared.loops.tasks.wait(), shared.backups.loops.tasks.wait()) };
+    let rounds = async {
+        tokio::join!(
+            shared.loops.tasks.wait(),
+            shared.backups.loops.tasks.wait(),
+            shared.restores.loops.tasks.wait()
+        )
+    };
     let _ = tokio::time::timeout(cluster_loop::ROUND_LIMIT, rounds).await;
     end.cancel();
     background.close();

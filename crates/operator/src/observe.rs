@@ -116,6 +116,8 @@ pub(crate) async fn observe(
         // Kubernetes may not notice when it speaks again.
         look_again = look_again.into_iter().chain([SILENCE_INTERVAL]).min();
     }
+    world.restores = crate::restore::requests(shared, key, cluster);
+    world.latest_backup = crate::restore::latest_backup(shared, key, cluster);
     memory.draw(key, intent, &mut world);
     let versions = pods
         .into_iter()

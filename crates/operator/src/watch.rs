@@ -13,7 +13,7 @@ use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use stateward_api::{EtcdBackup, EtcdCluster, names};
+use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
 use tokio_util::sync::CancellationToken;
 
 use crate::Shared;
@@ -54,6 +54,7 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
         &shared.caches.clusters,
         |key| {
             Shared::tend(&shared, key);
+            shared.restores.loops.wake(key);
             for backup in shared.backups.cluster_users.of(key) {
                 shared.backups.loops.wake(&backup);
             }
@@ -63,7 +64,18 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
         watcher(api::<EtcdBackup>(client, namespace), watcher::Config::default()),
         "EtcdBackups",
         &shared.caches.backups,
-        |key| crate::backup::tend(&shared, key),
+        |key| {
+            crate::backup::tend(&shared, key);
+            for cluster in shared.restores.users.of(key) {
+                shared.restores.loops.wake(&cluster);
+            }
+        },
+    );
+    let restores = follow(
+        watcher(api::<EtcdRestore>(client, namespace), watcher::Config::default()),
+        "EtcdRestores",
+        &shared.caches.restores,
+        |cluster| crate::restore::tend(&shared, cluster),
     );
     let agents_of_ours = format!(
         "app.kubernetes.io/name={},app.kubernetes.io/managed-by={}",
@@ -77,10 +89,10 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
         ),
         "agents",
         &shared.caches.agents,
-        |owner| {
-            if let Some(("EtcdBackup", name)) = owner.name.split_once('/') {
-                shared.backups.loops.wake(&Key::new(owner.namespace.clone(), name));
-            }
+        |owner| match owner.name.split_once('/') {
+            Some(("EtcdBackup", name)) => shared.backups.loops.wake(&Key::new(owner.namespace.clone(), name)),
+            Some(("EtcdRestore", name)) => crate::restore::wake_owner(&shared, &owner.namespace, name),
+            _ => {}
         },
     );
     let wake = |key: &Key| shared.loops.wake(key);
@@ -119,6 +131,9 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
             for cluster in shared.secret_users.of(secret) {
                 shared.loops.wake(&cluster);
             }
+            for cluster in shared.restores.users.of(secret) {
+                shared.restores.loops.wake(&cluster);
+            }
             for backup in shared.backups.secret_users.of(secret) {
                 shared.backups.loops.wake(&backup);
             }
@@ -126,7 +141,7 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
     );
     tokio::select! {
         () = stop.cancelled() => {}
-        () = async { tokio::join!(clusters, backups, agents, pods, claims, services, budgets, secrets, nodes(&shared)); } => {}
+        () = async { tokio::join!(clusters, backups, restores, agents, pods, claims, services, budgets, secrets, nodes(&shared)); } => {}
     }
 }
 

@@ -6,3 +6,4 @@ pub mod agent;
 pub mod backup;
 pub mod cron;
 pub mod etcd;
+pub mod restore;

@@ -19,6 +19,13 @@ pub(crate) fn in_namespaces() -> Vec<Value> {
             &["get", "list", "watch", "create", "patch", "delete"],
         ),
         rule("etcd.database.coreos.com", &["etcdbackups/status"], &["update"]),
+        // One is made where a recovery from quorum loss is to use a backup.
+        rule(
+            "etcd.database.coreos.com",
+            &["etcdrestores"],
+            &["get", "list", "watch", "create"],
+        ),
+        rule("etcd.database.coreos.com", &["etcdrestores/status"], &["update"]),
         rule(
             "",
             &["pods", "persistentvolumeclaims"],

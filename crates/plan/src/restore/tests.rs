@@ -1,0 +1,155 @@
+//! EtcdRestore control, step by step.
+
+use serde_json::{Value, json};
+use stateward_api::agent::{Failure, Inspected, Outcome};
+
+use super::*;
+use crate::agent::State;
+
+fn restore(spec: Value, status: Option<&EtcdRestoreStatus>) -> EtcdRestore {
+    let mut object: EtcdRestore = serde_json::from_value(json!({
+        "apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdRestore",
+        "metadata": {"name": "c", "namespace": "n", "uid": "r1", "generation": 1}, "spec": spec,
+    }))
+    .expect("an EtcdRestore");
+    object.status = status.cloned();
+    object
+}
+
+fn from_file() -> Value {
+    json!({"etcdCluster": {"name": "c"}, "file": {"claimName": "backups", "path": "a/b"}})
+}
+
+fn now() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().expect("a time")
+}
+
+fn agent(state: State) -> Agent {
+    Agent {
+        uid: Uid("p".into()),
+        component: "inspect".into(),
+        task: String::new(),
+        created: now(),
+        terminating: None,
+        address: None,
+        state,
+    }
+}
+
+fn said(outcome: Outcome) -> State {
+    State::Said(Box::new(outcome))
+}
+
+fn makes_a_pod(plan: &Plan) -> bool {
+    plan.effects.iter().any(|effect| matches!(effect, Effect::CreatePod(_)))
+}
+
+/// A world in which the pod of the first attempt is like this.
+fn with_agent(state: State) -> World<'static> {
+    World {
+        agents: [("c-inspect-1".to_owned(), agent(state))].into(),
+        ..World::default()
+    }
+}
+
+#[test]
+fn a_backup_is_proven_before_the_cluster_may_be_touched() {
+    // given a new EtcdRestore: its pod is recorded and made
+    let first = plan(&restore(from_file(), None), &World::default(), now());
+    assert_eq!(first.status.agent, "c-inspect-1");
+    assert!(makes_a_pod(&first));
+    // when the pod has found the backup good
+    let found = Inspected {
+        location: "a/b".into(),
+        revision: 7,
+        sha256: "ab".into(),
+        ..Inspected::default()
+    };
+    let second = plan(
+        &restore(from_file(), Some(&first.status)),
+        &with_agent(said(Outcome::Inspected(found))),
+        now(),
+    );
+    // then everything that is needed is in the status, and not before
+    assert!(first.status.source.is_none());
+    let source = second.status.source.clone().expect("proven");
+    assert_eq!((source.revision, source.revision_bump), (7, 1_000_000_000));
+    assert_eq!(second.status.phase, Some(RestorePhase::Replacing));
+    // and without a cluster it says what to do
+    let third = plan(&restore(from_file(), Some(&second.status)), &World::default(), now());
+    assert!(third.status.waiting.contains("create it"), "{}", third.status.waiting);
+    assert_eq!(third.status.source, second.status.source);
+}
+
+#[test]
+fn a_corrupt_backup_ends_it_and_a_store_that_is_down_does_not() {
+    let first = plan(&restore(from_file(), None), &World::default(), now());
+    let failure = |retry| {
+        said(Outcome::Failed(Failure {
+            reason: "BackupCorrupt".into(),
+            message: "it ends early".into(),
+            retry,
+        }))
+    };
+    let object = restore(from_file(), Some(&first.status));
+    let corrupt = plan(&object, &with_agent(failure(false)), now());
+    assert_eq!(corrupt.status.phase, Some(RestorePhase::Failed));
+    assert_eq!(corrupt.status.reason, "it ends early");
+    let again = plan(&restore(from_file(), Some(&corrupt.status)), &World::default(), now());
+    assert!(
+        again.effects.is_empty() && again.status == corrupt.status,
+        "it stays so"
+    );
+    let down = plan(&object, &with_agent(failure(true)), now());
+    assert_eq!(down.status.phase, Some(RestorePhase::Fetching));
+    let soon = plan(&restore(from_file(), Some(&down.status)), &World::default(), now());
+    assert!(!makes_a_pod(&soon) && soon.wake.is_some());
+    let then = "2026-01-01T00:00:06Z".parse().expect("a time");
+    let later = plan(&restore(from_file(), Some(&down.status)), &World::default(), then);
+    assert_eq!(later.status.agent, "c-inspect-2");
+    assert!(makes_a_pod(&later));
+}
+
+#[test]
+fn it_has_succeeded_when_the_cluster_says_so() {
+    let mut status = EtcdRestoreStatus {
+        phase: Some(RestorePhase::Replacing),
+        observed_generation: Some(1),
+        source: Some(Default::default()),
+        ..EtcdRestoreStatus::default()
+    };
+    let cluster = |phase: &str| -> EtcdCluster {
+        serde_json::from_value(json!({
+            "metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": {"size": 3},
+            "status": {"phase": "Running", "size": 1, "restore": {"restoreUID": "r1", "phase": phase, "seed": "c-x"}, "waiting": "words"},
+        }))
+        .expect("a cluster")
+    };
+    for (phase, succeeded) in [("Replacing", false), ("Seeding", false), ("Complete", true)] {
+        let cluster = cluster(phase);
+        let world = World {
+            cluster: Some(&cluster),
+            ..World::default()
+        };
+        let plan = plan(&restore(from_file(), Some(&status)), &world, now());
+        assert_eq!(plan.status.succeeded, succeeded);
+        assert_eq!(format!("{:?}", plan.status.phase), format!("Some({phase})"));
+        status = plan.status;
+    }
+    // and it is not seen as a request any more
+    assert_eq!(
+        request(&restore(from_file(), Some(&status)), &cluster("Complete")),
+        None
+    );
+}
+
+#[test]
+fn what_the_old_operator_did_is_not_done_again() {
+    let status = EtcdRestoreStatus {
+        succeeded: true,
+        ..EtcdRestoreStatus::default()
+    };
+    let object = restore(from_file(), Some(&status));
+    let plan = plan(&object, &World::default(), now());
+    assert!(plan.effects.is_empty() && plan.status == status);
+}
