@@ -10,6 +10,7 @@ mod home;
 mod move_in;
 mod operator;
 mod quorum;
+mod restore;
 mod scale;
 mod spec;
 mod tls;
@@ -118,4 +119,14 @@ scenarios! {
     backup::backup_namespaces_apart 300;
     backup::backup_by_the_cluster_itself 300;
     backup::backup_before_an_upgrade 600;
+    restore::restore_with_kubectl smoke 420;
+    restore::destroyed_and_restored 480;
+    restore::bad_backups_are_refused 420;
+    restore::restore_operator_killed 600;
+    restore::recovered_from_backup 480;
+    restore::tls_cluster_restored 420;
+    restore::ephemeral_cluster_restored 420;
+    restore::created_from_a_backup 420;
+    restore::restored_to_a_revision 480;
+    restore::restored_in_every_version [AllVersions] 900;
 }
