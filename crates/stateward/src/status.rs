@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::ListParams;
 use stateward_api::conditions::{ConditionStatus, types};
+use stateward_api::etcd_restore::RestorePhase;
 use stateward_api::{EtcdBackup, EtcdCluster};
 
 /// Options of `stateward status`.
@@ -101,6 +102,16 @@ pub(crate) fn text(cluster: &EtcdCluster) -> String {
     text.push('\n');
     if !status.waiting.is_empty() {
         text += &format!("Now: {}\n", status.waiting);
+    }
+    if let Some(restore) = status
+        .restore
+        .as_ref()
+        .filter(|restore| restore.phase != RestorePhase::Complete)
+    {
+        text += &format!(
+            "Restore: EtcdRestore {} puts back {} (revision {}), step {:?}; {}\n",
+            restore.name, restore.source.location, restore.source.revision, restore.phase, restore.lost
+        );
     }
     for condition in &status.conditions {
         let good = match condition.type_.as_str() {

@@ -119,7 +119,7 @@ scenarios! {
     backup::backup_namespaces_apart 300;
     backup::backup_by_the_cluster_itself 300;
     backup::backup_before_an_upgrade 600;
-    restore::restore_with_kubectl smoke 420;
+    restore::restore_with_kubectl smoke [Kubectl] 420;
     restore::destroyed_and_restored 480;
     restore::bad_backups_are_refused 420;
     restore::restore_operator_killed 600;
