@@ -120,7 +120,7 @@ spec:
     claimName: backups
     path: etcd.backup
 ";
-    test.kubectl(&["create", "-f", "-"], backup).await?;
+    test.apply(backup).await?;
     backup::succeeded(test, "example-etcd-cluster-backup", 60).await?;
     let seen = write(test, name, "later").await?;
     let old = pods(test, name).await?;
@@ -137,7 +137,7 @@ spec:
     path: etcd.backup
 ";
     let began = Instant::now();
-    test.kubectl(&["create", "-f", "-"], restore).await?;
+    test.apply(restore).await?;
     succeeded(test, name, 120).await?;
     let served = began.elapsed();
     test.settled(name, 120).await?;
@@ -151,16 +151,16 @@ spec:
     );
     let claims = test.claims_of(name).await?.len();
     ensure!(claims == 3, "{claims} claims");
-    let shown = test.kubectl(&["get", "etcdrestores"], "").await?;
+    let shown = test.kubectl(&["get", "etcdrestores"]).await?;
     ensure!(shown.contains("Complete") && shown.contains("true"), "{shown}");
-    test.kubectl(&["delete", "etcdrestore", name], "").await?;
+    test.kubectl(&["delete", "etcdrestore", name]).await?;
     test.settled(name, 60).await?;
     ensure!(
         pods(test, name).await? == new,
         "deleting the EtcdRestore touched the cluster"
     );
     Ok(format!(
-        "served {:.1} s, three ready {:.1} s after kubectl create",
+        "served {:.1} s, three ready {:.1} s after kubectl apply",
         served.as_secs_f64(),
         ready.as_secs_f64()
     ))
