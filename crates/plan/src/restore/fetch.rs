@@ -56,7 +56,8 @@ pub(super) fn fetch(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
     }
     status.attempts += 1;
     status.retry_at = None;
-    let what = format!("inspect-{}", status.attempts);
+    // The pod of an EtcdRestore that had this name before may still be on its way out.
+    let what = format!("inspect-{}-{}", &hash(&view.uid())[..5], status.attempts);
     status.agent = names::agent_pod(view.name(), &what, &hash(&view.name())[..6]);
     make(view, status, &chosen)
 }

@@ -36,6 +36,11 @@ fn agent(state: State) -> Agent {
     }
 }
 
+/// The name of an attempt's pod.
+fn name(attempt: i64) -> String {
+    format!("c-inspect-{}-{attempt}", &crate::etcd::manifests::hash(&"r1")[..5])
+}
+
 fn said(outcome: Outcome) -> State {
     State::Said(Box::new(outcome))
 }
@@ -47,7 +52,7 @@ fn makes_a_pod(plan: &Plan) -> bool {
 /// A world in which the pod of the first attempt is like this.
 fn with_agent(state: State) -> World<'static> {
     World {
-        agents: [("c-inspect-1".to_owned(), agent(state))].into(),
+        agents: [(name(1), agent(state))].into(),
         ..World::default()
     }
 }
@@ -56,7 +61,7 @@ fn with_agent(state: State) -> World<'static> {
 fn a_backup_is_proven_before_the_cluster_may_be_touched() {
     // given a new EtcdRestore: its pod is recorded and made
     let first = plan(&restore(from_file(), None), &World::default(), now());
-    assert_eq!(first.status.agent, "c-inspect-1");
+    assert_eq!(first.status.agent, name(1));
     assert!(makes_a_pod(&first));
     // when the pod has found the backup good
     let found = Inspected {
@@ -106,7 +111,7 @@ fn a_corrupt_backup_ends_it_and_a_store_that_is_down_does_not() {
     assert!(!makes_a_pod(&soon) && soon.wake.is_some());
     let then = "2026-01-01T00:00:06Z".parse().expect("a time");
     let later = plan(&restore(from_file(), Some(&down.status)), &World::default(), then);
-    assert_eq!(later.status.agent, "c-inspect-2");
+    assert_eq!(later.status.agent, name(2));
     assert!(makes_a_pod(&later));
 }
 
