@@ -10,7 +10,7 @@ use stateward_plan::backup::{Effect, Plan, World, plan};
 use super::rules::name;
 use super::{BackupSubject, REAL_BACKUPS, run_backups};
 
-const HISTORIES: u64 = 600;
+const HISTORIES: u64 = 300;
 /// Within so many histories a broken planner must be caught.
 const SEEDS: u64 = 1000;
 
