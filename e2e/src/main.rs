@@ -4,6 +4,7 @@
 mod bench;
 mod ground;
 mod log;
+mod meter;
 mod scenarios;
 #[path = "../../crates/store/tests/servers/mod.rs"]
 mod servers;

@@ -56,6 +56,11 @@ pub async fn ask(client: &Client) -> Result<Asked> {
         alarms: own(&alarms, id),
         list,
         storage_minor: minor(&status.storage_version),
+        cluster_minor: None, // asked for only when somebody needs it
+        downgrading: status
+            .downgrade_info
+            .filter(|info| info.enabled)
+            .and_then(|info| minor(&info.target_version)),
     };
     Ok(Asked { answer, alarms })
 }

@@ -14,7 +14,7 @@ use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic_prost::ProstCodec;
 
-use crate::connection::{Timeouts, Tls, TlsError, channel};
+use crate::connection::{Dial, Timeouts, Tls, TlsError, channel};
 use crate::error::{Error, Result};
 use crate::messages::*;
 use crate::snapshot::{SnapshotError, Whole, verified};
@@ -24,11 +24,17 @@ const LARGEST_MESSAGE: usize = 64 << 20;
 
 /// A member that can be spoken to. Cloning shares the connection, which is made at the first call and kept; whoever
 /// holds the client decides for how long.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Client {
     channel: Channel,
-    address: SocketAddr,
-    timeouts: Timeouts,
+    pub(crate) dial: Dial,
+    pub(crate) timeouts: Timeouts,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Client({})", self.dial.address)
+    }
 }
 
 /// What to ask of the downgrade call (3.5 and later).
@@ -49,9 +55,10 @@ impl Client {
         tls: Option<(&Tls, &str)>,
         timeouts: Timeouts,
     ) -> std::result::Result<Self, TlsError> {
+        let dial = Dial::new(address, tls, timeouts.connect)?;
         Ok(Self {
-            channel: channel(address, tls, timeouts)?,
-            address,
+            channel: channel(&dial)?,
+            dial,
             timeouts,
         })
     }
@@ -69,7 +76,7 @@ impl Client {
 
     /// Where it is.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.dial.address
     }
 
     async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A>
@@ -91,7 +98,7 @@ impl Client {
             Ok(answer) => answer,
             Err(_) => Err(Error::TimedOut(format!(
                 "{} said nothing within {patience:?} to {path}",
-                self.address
+                self.dial.address
             ))),
         }
     }
@@ -216,7 +223,7 @@ impl Client {
         };
         let pieces = tokio::time::timeout(patience, open)
             .await
-            .map_err(|_| Error::TimedOut(format!("{} began no snapshot within {patience:?}", self.address)))??;
+            .map_err(|_| Error::TimedOut(format!("{} began no snapshot within {patience:?}", self.dial.address)))??;
         let blobs = pieces.map_ok(|piece| piece.blob).map_err(Error::from);
         Ok(verified(blobs, patience, whole))
     }
@@ -280,7 +287,7 @@ impl Client {
         };
         let responses = tokio::time::timeout(patience, open)
             .await
-            .map_err(|_| Error::TimedOut(format!("{} began no watch within {patience:?}", self.address)))??;
+            .map_err(|_| Error::TimedOut(format!("{} began no watch within {patience:?}", self.dial.address)))??;
         Ok(responses.map_err(Error::from))
     }
 

@@ -94,19 +94,70 @@ fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
     }
 }
 
-/// A channel that connects at the first call, and again whenever the connection is lost.
-pub(crate) fn channel(address: SocketAddr, tls: Option<(&Tls, &str)>, timeouts: Timeouts) -> Result<Channel, TlsError> {
-    let tls = match tls {
-        Some((tls, name)) => {
-            let name = ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name(name.to_owned()))?;
-            Some((TlsConnector::from(tls.config.clone()), name))
+/// Where a member is, and how it is dialled.
+#[derive(Clone)]
+pub(crate) struct Dial {
+    pub(crate) address: SocketAddr,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    patience: Duration,
+}
+
+impl Dial {
+    pub(crate) fn new(address: SocketAddr, tls: Option<(&Tls, &str)>, patience: Duration) -> Result<Self, TlsError> {
+        let tls = match tls {
+            Some((tls, name)) => {
+                let name = ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name(name.to_owned()))?;
+                Some((tls.config.clone(), name))
+            }
+            None => None,
+        };
+        Ok(Self { address, tls, patience })
+    }
+
+    /// The same member for requests in HTTP/1.1: etcd serves gRPC and plain requests on one port.
+    pub(crate) fn for_plain_requests(&self) -> Self {
+        let mut plain = self.clone();
+        if let Some((config, _)) = &mut plain.tls {
+            let mut http1 = ClientConfig::clone(config);
+            http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+            *config = Arc::new(http1);
         }
-        None => None,
-    };
+        plain
+    }
+
+    pub(crate) async fn connect(&self) -> std::io::Result<TokioIo<Stream>> {
+        let dial = async {
+            let tcp = TcpStream::connect(self.address).await?;
+            tcp.set_nodelay(true)?;
+            match &self.tls {
+                Some((config, name)) => {
+                    let connector = TlsConnector::from(config.clone());
+                    Ok(TokioIo::new(Stream::Tls(Box::new(
+                        connector.connect(name.clone(), tcp).await?,
+                    ))))
+                }
+                None => Ok(TokioIo::new(Stream::Plain(tcp))),
+            }
+        };
+        match tokio::time::timeout(self.patience, dial).await {
+            Ok(connected) => connected,
+            Err(_) => Err(std::io::Error::new(
+                std::io::ErrorKind::TimedOut,
+                format!(
+                    "{} did not accept a connection within {:?}",
+                    self.address, self.patience
+                ),
+            )),
+        }
+    }
+}
+
+/// A channel that connects at the first call, and again whenever the connection is lost.
+pub(crate) fn channel(dial: &Dial) -> Result<Channel, TlsError> {
     // The scheme is plain in both cases: TLS is this connector's own work, and the authority only fills a header.
     let uri = http::Uri::builder()
         .scheme("http")
-        .authority(address.to_string())
+        .authority(dial.address.to_string())
         .path_and_query("/")
         .build()
         .map_err(|error| TlsError::Name(error.to_string()))?;
@@ -115,33 +166,16 @@ pub(crate) fn channel(address: SocketAddr, tls: Option<(&Tls, &str)>, timeouts: 
         .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW);
+    let dial = dial.clone();
     let connector = tower::service_fn(move |_: http::Uri| {
-        let tls = tls.clone();
-        async move {
-            let dial = async move {
-                let tcp = TcpStream::connect(address).await?;
-                tcp.set_nodelay(true)?;
-                match tls {
-                    Some((connector, name)) => {
-                        Ok(TokioIo::new(Stream::Tls(Box::new(connector.connect(name, tcp).await?))))
-                    }
-                    None => Ok(TokioIo::new(Stream::Plain(tcp))),
-                }
-            };
-            match tokio::time::timeout(timeouts.connect, dial).await {
-                Ok(connected) => connected,
-                Err(_) => Err(std::io::Error::new(
-                    std::io::ErrorKind::TimedOut,
-                    format!("{address} did not accept a connection within {:?}", timeouts.connect),
-                )),
-            }
-        }
+        let dial = dial.clone();
+        async move { dial.connect().await }
     });
     Ok(endpoint.connect_with_connector_lazy(connector))
 }
 
 /// Either kind of connection.
-enum Stream {
+pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
 }

@@ -13,6 +13,7 @@ mod connection;
 mod error;
 pub mod messages;
 mod snapshot;
+mod version;
 
 pub use ask::{Asked, ask, prove_list, spread_alarms};
 pub use bolt::{BoltError, Checker, Opened};

@@ -58,6 +58,18 @@ pub struct StatusResponse {
     /// Since 3.6.
     #[prost(string, tag = "11")]
     pub storage_version: String,
+    /// Since 3.6.
+    #[prost(message, optional, tag = "13")]
+    pub downgrade_info: Option<DowngradeInfo>,
+}
+
+/// A downgrade that etcd was told of.
+#[derive(Clone, PartialEq, Message)]
+pub struct DowngradeInfo {
+    #[prost(bool, tag = "1")]
+    pub enabled: bool,
+    #[prost(string, tag = "2")]
+    pub target_version: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]

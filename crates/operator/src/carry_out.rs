@@ -325,6 +325,13 @@ impl Hands<'_> {
                     Err(error) => Err(error.into()),
                 }
             }
+            Effect::CancelDowngrade { cluster } => {
+                match self.somebody(*cluster)?.downgrade(Downgrade::Cancel, "").await {
+                    Ok(_) => Ok(()),
+                    Err(stateward_etcd::Error::Refused(why)) if why.contains("no inflight downgrade") => Ok(()),
+                    Err(error) => Err(error.into()),
+                }
+            }
             _ => Err(Failure::Unknown),
         }
     }
@@ -631,6 +638,7 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::Defragment { .. } => "defragment",
         Effect::Disarm { .. } => "disarm",
         Effect::EnableDowngrade { .. } => "enable_downgrade",
+        Effect::CancelDowngrade { .. } => "cancel_downgrade",
         Effect::IssueCertificates => "issue_certificates",
         Effect::TakeBackup { .. } => "take_backup",
         Effect::ApplyBackup => "apply_backup",

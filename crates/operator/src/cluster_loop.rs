@@ -164,6 +164,7 @@ impl ClusterLoop {
             }
         };
         let record = status::record(&old);
+        let intent = intent.at(&record);
         let observed = observe(&shared, &self.key, &cluster, &intent, &record, &mut self.memory).await?;
         let now = Timestamp::now();
         let plan = plan(&intent, &record, &observed.world, now);

@@ -12,7 +12,7 @@ use kube::Api;
 use kube::api::ListParams;
 use rand::Rng;
 use stateward_api::{EtcdCluster, names};
-use stateward_etcd::{Client, ask, prove_list, spread_alarms};
+use stateward_etcd::{Asked, Client, ask, prove_list, spread_alarms};
 use stateward_plan::etcd::manifests::ANNOTATION_METADATA;
 use stateward_plan::etcd::members::owner;
 use stateward_plan::etcd::{
@@ -107,7 +107,7 @@ pub(crate) async fn observe(
         }
     }
     memory.connections.keep_only(|member| pods.contains_key(member));
-    let mut clients = listen(shared, key, intent, &pods, memory, &mut world).await;
+    let mut clients = listen(shared, key, intent, record, &pods, memory, &mut world).await;
     if crate::adopted::are_needed(intent, &world) {
         listen_to_adopted(shared, key, cluster, intent, memory, &mut world, &mut clients).await;
     }
@@ -271,11 +271,23 @@ async fn listen_to_adopted(
     }
 }
 
+/// Asks a member about itself; on the way to a higher minor version also for the one that the cluster has agreed on.
+async fn question(client: &Client, intent: &Intent, record: &Record) -> stateward_etcd::Result<Asked> {
+    let mut asked = ask(client).await?;
+    let current = record.current.as_ref();
+    if current.is_some_and(|current| intent.version.minor() > current.minor()) {
+        let agreed = client.cluster_version().await;
+        asked.answer.cluster_minor = agreed.ok().flatten().map(|version| version.minor());
+    }
+    Ok(asked)
+}
+
 /// Asks every member that may answer, all at once.
 async fn listen(
     shared: &Shared,
     key: &Key,
     intent: &Intent,
+    record: &Record,
     pods: &BTreeMap<MemberName, Arc<Pod>>,
     memory: &mut Memory,
     world: &mut World,
@@ -301,7 +313,7 @@ async fn listen(
     }
     let questions = clients.iter().map(|(name, client)| {
         let client = client.with_request_timeout(memory.connections.patience(name));
-        async move { (name, ask(&client).await) }
+        async move { (name, question(&client, intent, record).await) }
     });
     let mut alarms = Vec::new();
     for (name, asked) in join_all(questions).await {

@@ -87,6 +87,7 @@ impl Sim<'_> {
                     running: false,
                     ever_ran: false,
                     ready: false,
+                    ready_since: None,
                     terminating: false,
                     ended: false,
                     restarts: 0,
@@ -214,6 +215,12 @@ impl Sim<'_> {
                 self.leader_for_operator(*of)?;
                 self.ledger.downgrade = Some(to.minor());
                 self.ledger.floor = to.minor();
+                self.ledger.follows = None;
+                Ok(())
+            }
+            Effect::CancelDowngrade { cluster: of } => {
+                self.leader_for_operator(*of)?;
+                self.ledger.downgrade = None;
                 Ok(())
             }
             Effect::IssueCertificates

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use stateward_plan::etcd::{Alarm, Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Voice};
 
-use crate::queue::{Event, Id, Ms};
+use crate::queue::{Event, Id, Ms, stamp};
 use crate::raft::{Change, Conf, Data, Entry, Refused, What, quorum, voters};
 use crate::sim::Sim;
 
@@ -52,7 +52,11 @@ impl Sim<'_> {
                     let name = process.name.clone();
                     self.tell(|| format!("etcd: {name} serves"));
                 }
-                self.kube.change_pod(id, |pod| pod.shown.ready = true);
+                let since = stamp(self.now);
+                self.kube.change_pod(id, |pod| {
+                    pod.shown.ready = true;
+                    pod.shown.ready_since = Some(since);
+                });
             }
             Start::Hang => {
                 let more = self.dice.between(7000, 14000);
@@ -92,7 +96,20 @@ impl Sim<'_> {
                 ),
             );
         }
-        if volume.data.is_some() {
+        let (has_data, old_log) = (volume.data.is_some(), volume.old_log);
+        let floor = self.ledger.floor;
+        if pod.owner == self.ledger.owner && floor > 0 && minor > floor + 1 {
+            let words = format!("{} runs 3.{minor} in a cluster of version 3.{floor}", pod.name);
+            self.break_rule(crate::rules::name::VERSIONS, words);
+        }
+        if minor >= 6 && old_log {
+            return Start::Exit(2, "panic: detected disallowed v2 WAL".into());
+        }
+        let sweeps = pod.shown.template.ends_with("-sweep");
+        if has_data {
+            if let Some(volume) = self.volumes.get_mut(&place).filter(|_| sweeps) {
+                volume.old_log = false;
+            }
             return self.start_with_data(id, place, &pod.launch);
         }
         match &pod.launch {
@@ -101,7 +118,7 @@ impl Sim<'_> {
                 "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs"
                     .into(),
             ),
-            Launch::Join { members } => self.start_joining(id, place, members),
+            Launch::Join { members } => self.start_joining(id, place, members, sweeps),
             Launch::Seed { token } => {
                 let first = vec![pod.name.clone()];
                 self.found(pod.owner, &pod.name, place, token, &first)
@@ -138,7 +155,7 @@ impl Sim<'_> {
     }
 
     /// A new member without data takes the list from the first peer that answers, and with it its own ID.
-    fn start_joining(&mut self, id: Id, place: Id, members: &[(MemberName, String)]) -> Start {
+    fn start_joining(&mut self, id: Id, place: Id, members: &[(MemberName, String)], sweeps: bool) -> Start {
         let own = &self.processes[&id];
         let side = self.nodes[own.node].side;
         let waits_for_another = self.processes.iter().any(|(other, process)| {
@@ -159,6 +176,10 @@ impl Sim<'_> {
                 && self.nodes[process.node].side == side
                 && members.iter().any(|(name, _)| *name == process.name)
         });
+        let old_log = peer.is_some_and(|(_, peer)| self.volumes.get(&peer.volume).is_some_and(|volume| volume.old_log));
+        if old_log && own.version.minor() >= 6 {
+            return Start::Exit(2, "panic: detected disallowed v2 WAL".into());
+        }
         let Some(known) = peer.and_then(|(other, _)| self.data_of(*other)) else {
             return Start::Exit(
                 1,
@@ -203,6 +224,7 @@ impl Sim<'_> {
         }
         if let Some(volume) = self.volumes.get_mut(&place) {
             volume.data = Some(data);
+            volume.old_log = old_log && !sweeps;
         }
         Start::Serve
     }
@@ -316,6 +338,8 @@ impl Sim<'_> {
             term: u64::from(data.term),
             index: data.log.len() as u64,
             storage_minor: (process_state.version.minor() >= 6).then_some(self.ledger.floor),
+            cluster_minor: Some(self.ledger.floor).filter(|minor| *minor > 0),
+            downgrading: self.ledger.downgrade.filter(|_| process_state.version.minor() >= 6),
             db_size: 1 << 20,
             db_in_use: 1 << 20,
             alarms: data.alarm.into_iter().collect(),
@@ -558,7 +582,44 @@ impl Sim<'_> {
         match self.ledger.downgrade {
             Some(target) if versions.iter().all(|minor| *minor == target) => self.ledger.downgrade = None,
             Some(_) => {}
-            None => self.ledger.floor = self.ledger.floor.max(oldest),
+            None if oldest <= self.ledger.floor => self.ledger.follows = None,
+            None => match self.ledger.follows {
+                Some((minor, at)) if minor == oldest && at <= self.now => self.ledger.floor = oldest,
+                Some((minor, _)) if minor == oldest => {}
+                // The leader looks at all members' versions every few seconds.
+                _ => {
+                    let delay = if self.ledger.floor == 0 {
+                        0
+                    } else {
+                        self.dice.between(500, 8000)
+                    };
+                    self.ledger.follows = Some((oldest, self.now + delay));
+                }
+            },
+        }
+    }
+
+    /// A probe of a member before 3.5 is written to everybody's log.
+    pub(crate) fn probe_health(&mut self) {
+        let owner = self.ledger.owner;
+        let leads = |process: &crate::sim::Process| process.leads && process.owner == owner;
+        if !self.processes.values().any(leads) {
+            return; // it waits for a leader and is written nowhere
+        }
+        let serving = self
+            .processes
+            .values()
+            .filter(|process| process.serves && process.owner == owner);
+        let volumes: Vec<(Id, u64)> = serving
+            .map(|process| (process.volume, process.version.minor()))
+            .collect();
+        if volumes.iter().all(|(_, minor)| *minor >= 5) {
+            return;
+        }
+        for (volume, _) in volumes {
+            if let Some(volume) = self.volumes.get_mut(&volume) {
+                volume.old_log = true;
+            }
         }
     }
 }

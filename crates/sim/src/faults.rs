@@ -116,6 +116,11 @@ impl Sim<'_> {
                 if let Some(volume) = sim.volumes.get_mut(&process.volume) {
                     volume.crashes_until = sim.now + long * 4;
                 }
+                if long.is_multiple_of(3) {
+                    // Whoever takes its place there has no more luck.
+                    let until = sim.now + long * 40;
+                    sim.nodes[process.node].crashes_until = until;
+                }
                 sim.container_ends(id, 2, "signal: out of memory");
             }),
             25 => self.pass_leadership(),
@@ -159,10 +164,15 @@ impl Sim<'_> {
             return true;
         }
         let all = voters(&self.ledger.conf).count();
+        let goes = |volume: Id| {
+            let mut claims = self.kube.now.claims.values();
+            claims.any(|claim| claim.volume == Some(volume) && claim.shown.terminating)
+        };
         let lives = voters(&self.ledger.conf)
             .filter(|line| {
                 self.volumes.iter().any(|(id, volume)| {
                     !volumes.contains(id)
+                        && !goes(*id)
                         && !volume.corrupt
                         && volume
                             .data
@@ -442,6 +452,7 @@ impl Sim<'_> {
         self.reconnect();
         for node in 0..self.nodes.len() {
             self.nodes[node].no_images_until = 0;
+            self.nodes[node].crashes_until = 0;
             self.node_back(node);
         }
         let now: Ms = self.now;

@@ -161,6 +161,8 @@ pub(crate) struct Node {
     pub(crate) side: u8,
     /// Counts absences, so that an old alarm does not ring in a new one.
     pub(crate) absence: u32,
+    /// Whatever runs on it is killed again and again until then.
+    pub(crate) crashes_until: Ms,
     /// Images cannot be pulled until then.
     pub(crate) no_images_until: Ms,
 }

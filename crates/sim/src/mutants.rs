@@ -332,6 +332,30 @@ fn the_status_changes_in_every_round() {
 }
 
 #[test]
+fn the_next_version_does_not_wait_for_the_clusters() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        let mut world = world.clone();
+        for voice in world.voices.values_mut() {
+            if let Voice::Answered(answer) = voice {
+                answer.cluster_minor = Some(answer.version.minor());
+            }
+        }
+        plan(intent, record, &world, now)
+    }
+    caught("hurries on", broken, &[name::VERSIONS]);
+}
+
+#[test]
+fn an_old_log_is_not_swept() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        let mut plan = plan(intent, record, world, now);
+        plan.record.old_log = None;
+        plan
+    }
+    caught("keeps the old log", broken, &[name::CONVERGES]);
+}
+
+#[test]
 fn a_driver_without_guards() {
     let subject = Subject {
         name: "no guards",

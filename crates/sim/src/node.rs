@@ -219,7 +219,9 @@ impl Sim<'_> {
             up_since: self.now,
             frozen_until: 0,
             slow_until: 0,
-            crashes_until: place.map_or(0, |volume| volume.crashes_until),
+            crashes_until: place
+                .map_or(0, |volume| volume.crashes_until)
+                .max(self.nodes[node].crashes_until),
         };
         if self.processes.values().any(|other| other.volume == volume) {
             self.break_rule(

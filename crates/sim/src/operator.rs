@@ -246,6 +246,10 @@ impl Sim<'_> {
             return;
         };
         self.rounds += 1;
+        let cluster = Rc::new(Cluster {
+            intent: cluster.intent.clone().at(&cluster.record),
+            ..Cluster::clone(&cluster)
+        });
         let world = self.observe(index, &cluster);
         let plan = (self.subject.plan)(&cluster.intent, &cluster.record, &world, stamp(self.now));
         let used = plan

@@ -32,6 +32,8 @@ pub(crate) mod name {
     pub(crate) const RESTORE_PROVEN: &str = "without a proven backup nothing is touched";
     pub(crate) const RESTORE_FENCED: &str = "old members never take part beside or in the new cluster";
     pub(crate) const RESTORE_WHOLE: &str = "a restored cluster has every write of its backup";
+    pub(crate) const CRASHES: &str = "a member that crashes like its predecessor is not replaced again soon";
+    pub(crate) const VERSIONS: &str = "no member runs more than one minor version ahead of the cluster's version";
     pub(crate) const CONVERGES: &str = "once faults stop the cluster comes to match the spec and stays so";
 }
 
@@ -287,10 +289,21 @@ impl Sim<'_> {
             .pods
             .get(member)
             .is_some_and(|pod| pod.marked_to_leave || !durable);
-        if ours > size || asked || line.learner || line.name.is_none() {
+        if ours > size || asked {
             return;
         }
         let why_lost = self.really_lost(cluster, member, id);
+        if why_lost == Some("it crashes") {
+            let last = self.ledger.crash_removals.last();
+            let soon = last.is_some_and(|last| last + 590_000 > self.now);
+            self.ledger.crash_removals.push(self.now);
+            if soon {
+                self.break_rule(name::CRASHES, format!("{member} is removed"));
+            }
+        }
+        if line.learner || line.name.is_none() {
+            return;
+        }
         if why_lost.is_none() {
             self.break_rule(
                 name::EVIDENCE,

@@ -10,7 +10,7 @@ use crate::etcd::peer_url;
 use crate::profile::Profile;
 use crate::queue::{Event, Ms};
 use crate::sim::Sim;
-use crate::subject::REAL;
+use crate::subject::{REAL, Subject};
 use crate::user::wish;
 
 const MINUTE: Ms = 60_000;
@@ -382,6 +382,95 @@ fn all_pods_deleted_the_same_cluster_comes_back() {
     rests(&mut sim);
     assert_eq!((ids(&sim), cluster_id(&sim)), (before, cluster));
     assert!(sim.ledger.acknowledged.len() > writes);
+}
+
+/// A gentle world with a cluster of three of this version that is at rest.
+fn at_rest_with(version: EtcdVersion) -> Sim<'static> {
+    let mut sim = Sim::new(18, Profile::gentle(), &REAL, true);
+    sim.create_cluster(Intent { version, ..three() });
+    sim.wake_operator(0, 5);
+    rests(&mut sim);
+    sim.calm = false;
+    sim
+}
+
+#[test]
+fn from_the_oldest_to_the_newest_and_back() {
+    let mut sim = at_rest_with(EtcdVersion::new(3, 2, 13));
+    let before = ids(&sim);
+    for (minor, patch) in [(3, 27), (4, 23), (5, 35), (6, 16), (7, 3), (6, 16), (5, 35)] {
+        sim.edit(|intent| intent.version = EtcdVersion::new(3, minor, patch));
+        rests(&mut sim);
+        sim.calm = false;
+        assert!(sim.processes.values().all(|process| process.version.minor() == minor));
+    }
+    assert_eq!(ids(&sim), before);
+}
+
+#[test]
+fn a_downgrade_that_is_taken_back_is_cancelled() {
+    for wait in [100, 700, 3000, 20_000] {
+        let mut sim = at_rest_with(EtcdVersion::new(3, 7, 3));
+        sim.edit(|intent| intent.version = EtcdVersion::new(3, 6, 16));
+        pass(&mut sim, wait);
+        sim.edit(|intent| intent.version = EtcdVersion::new(3, 7, 3));
+        rests(&mut sim);
+        assert_eq!(sim.ledger.downgrade, None);
+        assert!(sim.processes.values().all(|process| process.version.minor() == 7));
+    }
+}
+
+/// A member crashes for good, and so does whoever takes its place, for half an hour; ten minutes of it pass.
+fn crashes_wherever_it_goes(subject: &Subject) -> (Sim<'_>, BTreeSet<MemberId>) {
+    let mut sim = Sim::new(19, Profile::gentle(), subject, true);
+    sim.create_cluster(three());
+    sim.wake_operator(0, 5);
+    rests(&mut sim);
+    sim.calm = false;
+    let before = ids(&sim);
+    let pod = follower(&sim);
+    let volume = sim.processes[&pod].volume;
+    let end = sim.now + 30 * MINUTE;
+    for node in &mut sim.nodes {
+        node.crashes_until = end;
+    }
+    if let Some(volume) = sim.volumes.get_mut(&volume) {
+        volume.crashes_until = end;
+    }
+    sim.container_ends(pod, 2, "signal: out of memory");
+    let later = sim.now + 10 * MINUTE;
+    while sim.step(later) {}
+    (sim, before)
+}
+
+#[test]
+fn a_crash_loop_that_replacing_does_not_end_is_left_alone() {
+    let (mut sim, before) = crashes_wherever_it_goes(&REAL);
+    assert_eq!(sim.broken, None);
+    assert_eq!(
+        ids(&sim).intersection(&before).count(),
+        2,
+        "it is replaced once, the others stay"
+    );
+    let report = sim.kube.now.cluster.as_ref().and_then(|cluster| cluster.report.clone());
+    assert_eq!(report.map(|report| report.degraded.reason), Some("CrashesAgain"));
+    for node in &mut sim.nodes {
+        node.crashes_until = 0;
+    }
+    rests(&mut sim);
+}
+
+#[test]
+fn the_next_member_waits_until_the_last_was_ready_for_long_enough() {
+    let mut sim = at_rest(20);
+    sim.edit(|intent| {
+        intent.template = "t1".into();
+        intent.min_ready = std::time::Duration::from_secs(60);
+    });
+    pass(&mut sim, 100_000);
+    let old = sim.kube.now.pods.values().filter(|pod| pod.shown.template == "t0");
+    assert!(old.count() >= 1, "two pauses of a minute are not over");
+    rests(&mut sim);
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub(crate) struct Volume {
     /// The only node it can be used on.
     pub(crate) node: Option<usize>,
     pub(crate) crashes_until: Ms,
+    /// Its log holds what etcd before 3.5 writes and etcd from 3.6 on ends at.
+    pub(crate) old_log: bool,
 }
 
 /// What really happened to the cluster that the user has now: what the rules are judged by.
@@ -66,6 +68,8 @@ pub(crate) struct Ledger {
     pub(crate) founders: BTreeSet<MemberId>,
     /// Members whose node was held for dead until a moment ago: an operator may still act on it until then.
     pub(crate) given_up: BTreeMap<MemberName, Ms>,
+    /// When members were removed because they crashed.
+    pub(crate) crash_removals: Vec<Ms>,
     /// The version of the cluster (minor); older processes do not start.
     pub(crate) floor: u64,
     pub(crate) downgrade: Option<u64>,
@@ -75,6 +79,8 @@ pub(crate) struct Ledger {
     pub(crate) made: BTreeSet<u64>,
     /// Members of clusters that were replaced.
     pub(crate) replaced: BTreeSet<MemberName>,
+    /// The version that it will follow to, and when.
+    pub(crate) follows: Option<(u64, Ms)>,
 }
 
 /// A rule that was broken.
@@ -206,6 +212,7 @@ impl<'a> Sim<'a> {
                 self.client_writes();
                 self.follow_version();
                 self.tend_restores();
+                self.probe_health();
                 if self.calm {
                     self.remove_strangers();
                 }

@@ -72,9 +72,11 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
         },
         tls: false,
         on_delete: false,
+        min_ready: Duration::ZERO,
         client_tls: false,
         peer_secret: None,
         template: "t0".into(),
+        sweeps: false,
         metadata: "m0".into(),
         services: ServiceHashes {
             peer: "p".into(),
@@ -94,7 +96,7 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
         ignore_old_claims: false,
         adopt: Vec::new(),
         release_adopted: false,
-        defragment_above: None,
+        defragmentation: None,
     }
 }
 
@@ -210,8 +212,9 @@ impl Sim<'_> {
             }
             wanted = version(&mut self.dice);
         }
-        // Before a cluster has said what it runs, nobody can refuse a lower version, and only the user can take it back.
-        if known || wanted.minor() >= from.minor() {
+        // Before a cluster has said what it runs, nobody can refuse another minor version, and only the user can take it
+        // back.
+        if known || wanted.same_minor(&from) {
             self.edit(|intent| intent.version = wanted);
         }
     }

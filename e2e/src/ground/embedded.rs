@@ -2,7 +2,7 @@
 //! the rights that `deploy/install.yaml` gives it.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -18,6 +18,7 @@ use stateward_operator::{Config, Election};
 use tokio_util::sync::CancellationToken;
 
 use super::{Fault, Ground, Need};
+use crate::meter::Meter;
 
 /// What the shipped manifests call the operator.
 const USER: &str = "system:serviceaccount:stateward-system:stateward";
@@ -33,6 +34,8 @@ pub(crate) struct Embedded {
     _program: tempfile::TempDir,
     versions: Vec<EtcdVersion>,
     operator: Mutex<Option<tokio::task::JoinHandle<()>>>,
+    second: Mutex<Option<tokio::task::JoinHandle<()>>>,
+    meter: Arc<Meter>,
     log: crate::log::Log,
     kubeconfig: tempfile::NamedTempFile,
 }
@@ -76,6 +79,8 @@ impl Embedded {
             _program: program,
             versions,
             operator: Mutex::new(None),
+            second: Mutex::new(None),
+            meter: Arc::default(),
             log,
         };
         ground.install().await.context("cannot apply deploy/install.yaml")?;
@@ -113,6 +118,29 @@ impl Embedded {
     }
 }
 
+impl Embedded {
+    fn run_operator(&self) -> tokio::task::JoinHandle<()> {
+        let client = self.meter.on(self.cluster.client_as(USER, GROUPS));
+        // A new name each time: the lease of a killed one must run out or be taken over as in life.
+        let mut election = Election::new(
+            "stateward-system",
+            "stateward",
+            format!("e2e-{:x}", rand::random::<u32>()),
+        );
+        election.duration = Duration::from_secs(3);
+        let config = Config {
+            manage_crds: false, // they come with the manifests
+            election: Some(election),
+            ..Config::default()
+        };
+        tokio::spawn(async move {
+            if let Err(error) = stateward_operator::run(config, client, CancellationToken::new()).await {
+                tracing::error!("the operator ended: {error:#}");
+            }
+        })
+    }
+}
+
 impl Ground for Embedded {
     fn name(&self) -> &'static str {
         "embedded"
@@ -129,7 +157,7 @@ impl Ground for Embedded {
     fn lacks(&self, need: Need) -> Option<&'static str> {
         let minors = |minor| self.versions.iter().any(|version| version.minor() == minor);
         match need {
-            Need::Nodes => None,
+            Need::Nodes | Need::Meter => None,
             Need::Cuts => Some("its pods share the machine's network stack, where nothing stands between two of them"),
             Need::AllVersions if (2..=7).all(minors) => None,
             Need::AllVersions => Some("not every etcd from 3.2 to 3.7 is at hand: without Go only Debian's are"),
@@ -185,27 +213,10 @@ impl Ground for Embedded {
 
     fn start_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
         async move {
-            let client = self.cluster.client_as(USER, GROUPS);
             {
                 let mut operator = self.operator.lock().expect("no panic while held");
                 if operator.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
-                    // A new name each time: the lease of a killed one must run out or be taken over as in life.
-                    let mut election = Election::new(
-                        "stateward-system",
-                        "stateward",
-                        format!("e2e-{:x}", rand::random::<u32>()),
-                    );
-                    election.duration = Duration::from_secs(3);
-                    let config = Config {
-                        manage_crds: false, // they come with the manifests
-                        election: Some(election),
-                        ..Config::default()
-                    };
-                    *operator = Some(tokio::spawn(async move {
-                        if let Err(error) = stateward_operator::run(config, client, CancellationToken::new()).await {
-                            tracing::error!("the operator ended: {error:#}");
-                        }
-                    }));
+                    *operator = Some(self.run_operator());
                 }
             }
             let clusters: Api<EtcdCluster> = Api::all(self.cluster.client());
@@ -220,6 +231,25 @@ impl Ground for Embedded {
 
     fn kubeconfig(&self) -> std::path::PathBuf {
         self.kubeconfig.path().to_owned()
+    }
+
+    fn meter(&self) -> Option<Arc<Meter>> {
+        Some(self.meter.clone())
+    }
+
+    fn second_operator(&self, runs: bool) -> LocalBoxFuture<'_, Result<()>> {
+        async move {
+            let before = self.second.lock().expect("no panic while held").take();
+            if let Some(task) = before {
+                task.abort();
+                let _ended = task.await;
+            }
+            if runs {
+                *self.second.lock().expect("no panic while held") = Some(self.run_operator());
+            }
+            Ok(())
+        }
+        .boxed_local()
     }
 
     fn operator_log(&self) -> LocalBoxFuture<'_, String> {

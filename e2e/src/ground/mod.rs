@@ -26,6 +26,14 @@ pub(crate) trait Ground: Send + Sync {
     fn start_operator(&self) -> LocalBoxFuture<'_, Result<()>>;
     /// Where an administrator's kubeconfig is, for programs that people use.
     fn kubeconfig(&self) -> std::path::PathBuf;
+    /// What the operator asks of the API, counted; only where it runs in this process.
+    fn meter(&self) -> Option<std::sync::Arc<crate::meter::Meter>> {
+        None
+    }
+    /// Lets another operator run beside the first, or ends it; only where operators run in this process.
+    fn second_operator(&self, _runs: bool) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async { anyhow::bail!("a second operator cannot be started here") })
+    }
     /// The last lines of the operator's log.
     fn operator_log(&self) -> LocalBoxFuture<'_, String>;
 }
@@ -49,6 +57,8 @@ pub(crate) enum Need {
     OperatorPod,
     /// The operator's image of the release before.
     Previous,
+    /// The operator in this process, where its requests can be counted and stopped.
+    Meter,
     /// An API server that can be stopped.
     ApiServer,
 }

@@ -90,6 +90,9 @@ impl Ground for Real {
         if need == Need::S3 {
             return Some("its pods cannot reach a server on this machine");
         }
+        if need == Need::Meter {
+            return Some("the operator is a pod of its own here, and nothing stands between it and the API");
+        }
         let previous = std::env::var_os("STATEWARD_PREVIOUS").is_some();
         (need == Need::Previous && !previous).then_some("the commit of the release before is not in this clone")
     }

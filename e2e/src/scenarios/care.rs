@@ -51,3 +51,41 @@ pub(crate) async fn claims_grow(test: &Test) -> Result<String> {
     test.settled("c", 60).await?;
     Ok(String::new())
 }
+
+pub(crate) async fn defragmented_by_schedule(test: &Test) -> Result<String> {
+    test.created(
+        "c",
+        json!({"size": 3, "maintenance": {"defragmentation": {"schedule": "* * * * *", "minSize": "4Mi", "minFreePercent": 30}}}),
+    )
+    .await?;
+    let client = test.endpoint("c").await?.client()?;
+    for _ in 0..60 {
+        client.put("filler", vec![b'x'; 256 << 10]).await?;
+    }
+    let revision = client.put("filler", "small").await?.header.unwrap_or_default().revision;
+    client.compact(revision, true).await?;
+    let sizes = async || -> Result<Vec<i64>> {
+        let cluster = test.get("c").await?;
+        let mut sizes = Vec::new();
+        for pod in test.pods_of("c").await? {
+            sizes.push(test.etcd(&cluster, &pod).await?.status().await?.db_size);
+        }
+        Ok(sizes)
+    };
+    let before = sizes().await?;
+    ensure!(
+        before.iter().all(|size| *size > 8 << 20),
+        "nothing to give back: {before:?}"
+    );
+    let after = until("every member to give its free space back", 150, async || {
+        let now = sizes().await?;
+        ensure!(now.iter().all(|size| *size < 4 << 20), "{now:?}");
+        Ok(Some(now))
+    })
+    .await?;
+    test.settled("c", 60).await?;
+    let record = test.get("c").await?.status.unwrap_or_default().defragmentation;
+    let turns = record.map_or(0, |record| record.members.len());
+    ensure!((1..=3).contains(&turns), "the status tells of {turns} turns");
+    Ok(format!("{before:?} bytes to {after:?}"))
+}

@@ -79,10 +79,14 @@ scenarios! {
     operator::killed_during_scale 300;
     operator::killed_during_replacement 300;
     operator::restart_touches_no_pod smoke 180;
+    operator::killed_after_every_write [Meter, AllVersions] 1500;
+    operator::two_operators_and_a_lease_that_wanders [Meter] 600;
+    operator::quiet_clusters_ask_nothing_of_the_api [Meter] 400;
     quorum::lost_without_consent 240;
     quorum::recovered_from_survivor 300;
     upgrade::one_minor smoke 300;
     upgrade::refused_path 240;
+    upgrade::downgrade_taken_back [AllVersions] 600;
     upgrade::from_the_oldest_to_the_newest_and_back [AllVersions] 1500;
     spec::bad_image_then_revert smoke 300;
     spec::unsatisfiable_node_selector_then_revert 300;
@@ -91,10 +95,13 @@ scenarios! {
     spec::pause 240;
     spec::hibernate 240;
     spec::wrong_specs_are_refused smoke 120;
+    spec::wrong_specs_that_pass_admission 400;
+    spec::the_seeds_walk_through_with_kubectl [Kubectl, AllVersions] 900;
     tls::tls_auto smoke 240;
     tls::tls_switched_on_and_off 400;
     care::fill_the_quota 300;
     care::claims_grow 240;
+    care::defragmented_by_schedule 300;
     home::operator_pod_is_well_behaved smoke [OperatorPod] 240;
     home::kustomize [Kubectl, OperatorPod] 60;
     home::helm_namespaced smoke [Helm, Kubectl, OperatorPod] 420;

@@ -1,6 +1,7 @@
 //! The user changes the spec, rightly and wrongly.
 
 use anyhow::{Result, ensure};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 use kube::api::PostParams;
 use serde_json::{Value, json};
@@ -174,4 +175,133 @@ pub(crate) async fn wrong_specs_are_refused(test: &Test) -> Result<String> {
         );
     }
     Ok(format!("{} refused at admission", wrong.len()))
+}
+
+/// What passes admission and cannot be followed, or was there before the rules were: words, an untouched cluster, and
+/// taking it back heals.
+pub(crate) async fn wrong_specs_that_pass_admission(test: &Test) -> Result<String> {
+    test.created("c", json!({"size": 3})).await?;
+    let uids = async || -> Result<Vec<_>> {
+        let mut uids: Vec<_> = test.pods_of("c").await?.iter().map(ResourceExt::uid).collect();
+        uids.sort();
+        Ok(uids)
+    };
+    let before = uids().await?;
+    let writer = test.writer("c").await?;
+    let mut said = Vec::new();
+    let good = json!({"size": 3, "version": test.usual, "maintenance": Value::Null, "storage": Value::Null});
+    let mut try_it = async |wrong: Value, word: &str| -> Result<()> {
+        test.edit("c", wrong).await?;
+        let words = test.condition("c", "Degraded", "InvalidSpec", 30).await?;
+        ensure!(words.contains(word), "the words do not name {word}: {words}");
+        writer.goes_on(20, 30).await?;
+        ensure!(uids().await? == before, "a pod was touched");
+        test.edit("c", good.clone()).await?;
+        test.settled("c", 60).await?;
+        ensure!(uids().await? == before, "a pod was touched when it was taken back");
+        said.push(words);
+        Ok(())
+    };
+    try_it(
+        json!({"maintenance": {"defragmentation": {"schedule": "99 3 * * *"}}}),
+        "schedule",
+    )
+    .await?;
+    // As if the object were older than the rules.
+    let definitions: kube::Api<CustomResourceDefinition> = kube::Api::all(test.client.clone());
+    let name = "etcdclusters.etcd.database.coreos.com";
+    let original = definitions.get(name).await?;
+    let mut definition = serde_json::to_value(&original)?;
+    without_rules(&mut definition);
+    let put = async |mut definition: CustomResourceDefinition| -> Result<()> {
+        definition.metadata.resource_version = definitions.get(name).await?.metadata.resource_version;
+        definitions.replace(name, &PostParams::default(), &definition).await?;
+        Ok(())
+    };
+    put(serde_json::from_value(definition)?).await?;
+    let result = async {
+        until("the rules to be gone", 30, async || {
+            test.edit("c", json!({"size": 9})).await?;
+            Ok(Some(()))
+        })
+        .await?;
+        try_it(json!({"size": 9}), "spec.size").await?;
+        try_it(json!({"version": "three"}), "spec.version").await?;
+        try_it(json!({"storage": {"size": "much"}}), "spec.storage.size").await
+    };
+    let result = result.await;
+    put(original).await?;
+    result?;
+    until("the rules to be back", 60, async || {
+        ensure!(test.edit("c", json!({"size": 9})).await.is_err(), "size 9 was taken");
+        Ok(Some(()))
+    })
+    .await?;
+    test.settled("c", 60).await?;
+    writer.finish().await?;
+    Ok(said.join("; "))
+}
+
+/// The schema without anything that refuses a value.
+fn without_rules(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            for rule in ["x-kubernetes-validations", "minimum", "maximum", "pattern", "maxLength"] {
+                if fields.get(rule).is_some_and(|rule| !rule.is_object()) {
+                    fields.remove(rule);
+                }
+            }
+            fields.values_mut().for_each(without_rules);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_rules),
+        _ => {}
+    }
+}
+
+/// What the seeds' documents write, typed as they type it: create, look, resize, upgrade, delete.
+pub(crate) async fn the_seeds_walk_through_with_kubectl(test: &Test) -> Result<String> {
+    let manifest = |size: u8, version: &str| {
+        format!(
+            "apiVersion: \"etcd.database.coreos.com/v1beta2\"\nkind: \"EtcdCluster\"\nmetadata:\n  name: \"example-etcd-cluster\"\nspec:\n  size: {size}\n  version: \"{version}\"\n"
+        )
+    };
+    let kubeconfig = test.ground.kubeconfig();
+    let kubectl = async |words: &[&str], input: Option<String>| -> Result<String> {
+        let mut all = vec!["-n", test.namespace.as_str()];
+        all.extend(words);
+        crate::tool::run("kubectl", &kubeconfig, &all, input.as_deref()).await
+    };
+    let cluster = "example-etcd-cluster";
+    kubectl(&["apply", "-f", "-"], Some(manifest(3, "3.2.13"))).await?;
+    test.settled(cluster, 120).await?;
+    let pods = kubectl(&["get", "pods", "-l", "etcd_cluster=example-etcd-cluster"], None).await?;
+    ensure!(pods.matches("Running").count() == 3, "kubectl get pods shows\n{pods}");
+    let listed = kubectl(&["get", "etcd"], None).await?;
+    ensure!(listed.contains(cluster), "kubectl get etcd shows\n{listed}");
+    let described = kubectl(&["describe", "etcdcluster", cluster], None).await?;
+    ensure!(described.contains("3.2.13"), "kubectl describe shows\n{described}");
+    let services = kubectl(&["get", "services"], None).await?;
+    ensure!(
+        services.contains("example-etcd-cluster-client"),
+        "kubectl get services shows\n{services}"
+    );
+    let writer = test.writer(cluster).await?;
+    kubectl(&["apply", "-f", "-"], Some(manifest(5, "3.2.13"))).await?;
+    test.settled(cluster, 180).await?;
+    kubectl(&["apply", "-f", "-"], Some(manifest(3, "3.2.13"))).await?;
+    test.settled(cluster, 180).await?;
+    kubectl(&["apply", "-f", "-"], Some(manifest(3, "3.3.27"))).await?;
+    until("etcd 3.3.27", 120, async || {
+        let status = test.get(cluster).await?.status.unwrap_or_default();
+        Ok((status.current_version == "3.3.27").then_some(()))
+    })
+    .await?;
+    test.settled(cluster, 60).await?;
+    let written = writer.finish().await?;
+    kubectl(&["delete", "etcdcluster", cluster], None).await?;
+    until("its pods to go", 90, async || {
+        Ok(test.pods_of(cluster).await?.is_empty().then_some(()))
+    })
+    .await?;
+    Ok(format!("{} writes", written.acknowledged))
 }

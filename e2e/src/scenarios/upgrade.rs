@@ -99,3 +99,36 @@ pub(crate) async fn from_the_oldest_to_the_newest_and_back(test: &Test) -> Resul
         written.acknowledged
     ))
 }
+
+/// The user changes their mind at several moments of a downgrade.
+pub(crate) async fn downgrade_taken_back(test: &Test) -> Result<String> {
+    let (low, high) = (newest(test, 6).context("no 3.6")?, newest(test, 7).context("no 3.7")?);
+    test.created("c", json!({"size": 3, "version": high.to_string()}))
+        .await?;
+    let writer = test.writer("c").await?;
+    for moment in ["Downgrading", "RollingUpgrade"] {
+        test.edit("c", json!({"version": low.to_string()})).await?;
+        test.condition("c", "Upgrading", moment, 60).await?;
+        test.edit("c", json!({"version": high.to_string()})).await?;
+        test.settled("c", 120).await?;
+        crate::wait::until("no downgrade to be under way", 60, async || {
+            let cluster = test.get("c").await?;
+            for pod in test.pods_of("c").await? {
+                let status = test.etcd(&cluster, &pod).await?.status().await?;
+                ensure!(status.version == high.to_string(), "a member runs {}", status.version);
+                ensure!(
+                    !status.downgrade_info.is_some_and(|info| info.enabled),
+                    "etcd still goes back"
+                );
+            }
+            Ok(Some(()))
+        })
+        .await?;
+    }
+    let written = writer.finish().await?;
+    Ok(format!(
+        "{high} to {low} and back twice; longest gap {:.1} s; {} writes",
+        written.longest_gap.as_secs_f64(),
+        written.acknowledged
+    ))
+}

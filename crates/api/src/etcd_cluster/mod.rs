@@ -14,8 +14,9 @@ pub use care::{
 pub use pod::PodPolicy;
 pub use spec::{Bootstrap, EtcdCluster, EtcdClusterSpec};
 pub use status::{
-    BootstrapPhase, BootstrapRecord, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, MembersStatus, Phase,
-    RecoveryPhase, RecoveryRecord, RestoreRecord, TlsStatus, UpgradeRecord,
+    BootstrapPhase, BootstrapRecord, CrashReplacement, DefragmentationRecord, EtcdClusterStatus, MemberHealth,
+    MemberRole, MemberStatus, MembersStatus, OldLog, Phase, RecoveryPhase, RecoveryRecord, RestoreRecord, TlsStatus,
+    UpgradeRecord,
 };
 pub use storage::{Medium, Retain, Storage};
 pub use tls::{AutoTls, CertManagerTls, IssuerRef, StaticMemberTls, StaticTls, Tls, TlsPolicy};

@@ -79,6 +79,15 @@ pub struct EtcdClusterStatus {
     /// The upgrade that is under way, written before its first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upgrade: Option<UpgradeRecord>,
+    /// Whether the members' logs may hold what etcd 3.6 cannot read; not set when they do not.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub old_log: Option<OldLog>,
+    /// The last member that was replaced because it crashed again and again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crash_replacement: Option<CrashReplacement>,
+    /// The last defragmentation by schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defragmentation: Option<DefragmentationRecord>,
     /// What TLS has taken effect.
     #[serde(rename = "TLS", default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsStatus>,
@@ -316,12 +325,46 @@ pub struct UpgradeRecord {
     /// The EtcdBackup taken before it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub backup: String,
-    /// Whether etcd was told of a downgrade.
+    /// Whether the members are ready for it: pods are made with the new version.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub downgrade_enabled: bool,
+    pub ready: bool,
     /// Why it does not go on, in words.
     #[serde(default, skip_serializing_if = "is_default")]
     pub halted: String,
+}
+
+/// The last member that was replaced because it crashed again and again: the next one is replaced less soon.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CrashReplacement {
+    /// When.
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+    /// How many there were in a row.
+    #[serde(default)]
+    pub times: i64,
+}
+
+/// A defragmentation by schedule, written before each member's turn so that none is repeated.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DefragmentationRecord {
+    /// The time of the schedule that it is for.
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
+    pub scheduled_at: Option<Time>,
+    /// The members that had their turn.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub members: Vec<String>,
+}
+
+/// What etcd 3.4 and before left in the members' logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::crds::undescribed)]
+pub enum OldLog {
+    /// It may be there, until the way to 3.6 begins.
+    Held,
+    /// Every member is restarted once to be rid of it.
+    Sweeping,
 }
 
 /// What TLS has taken effect.

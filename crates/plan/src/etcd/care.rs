@@ -1,6 +1,10 @@
 //! Looking after a healthy cluster: alarms, space, claims that grow.
 
-use super::{Alarm, Effect, LATER, Note, Step, Storage, View, Work};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::record::{Defragmented, Record};
+use super::{Alarm, Effect, LATER, MemberName, Note, Step, Storage, View, Work};
 
 /// Space ran out: forget old revisions, give free space back member by member, take the alarm back.
 pub(super) fn clear_alarms(view: &View<'_>) -> Option<Step> {
@@ -57,8 +61,8 @@ pub(super) fn clear_alarms(view: &View<'_>) -> Option<Step> {
     )
 }
 
-pub(super) fn care(view: &View<'_>) -> Option<Step> {
-    grow_claims(view).or_else(|| defragment(view))
+pub(super) fn care(view: &View<'_>, record: &mut Record) -> Option<Step> {
+    grow_claims(view).or_else(|| defragment(view, record))
 }
 
 /// Claims grow when `storage.size` does. They never shrink.
@@ -80,17 +84,36 @@ fn grow_claims(view: &View<'_>) -> Option<Step> {
     (!effects.is_empty()).then(|| Step::new(Work::Changing, "GrowingClaims", "asking for larger volumes").with(effects))
 }
 
-/// Free space is given back when it is worth the pause: one member a round, the leader last, all of them healthy.
-fn defragment(view: &View<'_>) -> Option<Step> {
+/// Free space is given back when it is worth the pause: one member a round, the leader last, all of them healthy. By
+/// schedule each member has one turn, which is written down first: whatever comes of it, it is not repeated.
+fn defragment(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
-    let above = view.intent.defragment_above?;
+    let wish = view.intent.defragmentation.as_ref()?;
+    let scheduled = match &wish.schedule {
+        Some(schedule) => Some(began(schedule, view.now)?),
+        None => None,
+    };
     if !view.all_voters_healthy() || view.voters().count() < list.voters().count() {
         return None;
     }
+    let had_turn = |name: &MemberName| {
+        let done = record.defragmented.as_ref();
+        done.is_some_and(|done| Some(done.scheduled) == scheduled && done.members.contains(name))
+    };
     let (name, id) = leader_last(view).find(|(name, _)| {
         let answer = view.members.get(name).and_then(|member| member.answer);
-        answer.is_some_and(|answer| answer.db_size > above && answer.db_in_use.saturating_mul(2) < answer.db_size)
+        let worth_it = answer.is_some_and(|answer| {
+            let free = answer.db_size.saturating_sub(answer.db_in_use);
+            answer.db_size > wish.above && free.saturating_mul(100) >= answer.db_size.saturating_mul(wish.free_percent)
+        });
+        worth_it && !had_turn(name)
     })?;
+    if let Some(scheduled) = scheduled {
+        let done = record.defragmented.take().filter(|done| done.scheduled == scheduled);
+        let mut members = done.map(|done| done.members).unwrap_or_default();
+        members.push(name.clone());
+        record.defragmented = Some(Defragmented { scheduled, members });
+    }
     Some(
         Step::new(
             Work::Changing,
@@ -106,6 +129,16 @@ fn defragment(view: &View<'_>) -> Option<Step> {
     )
 }
 
+/// The time of the schedule that began within the last hour: what could not be done by then waits for the next.
+fn began(schedule: &str, now: Timestamp) -> Option<Timestamp> {
+    let cron: croner::Cron = schedule.parse().ok()?;
+    let hour_ago = now.checked_sub(jiff::SignedDuration::from_hours(1)).ok()?;
+    let next = cron
+        .find_next_occurrence(&hour_ago.to_zoned(TimeZone::UTC), false)
+        .ok()?;
+    Some(next.timestamp()).filter(|time| *time <= now)
+}
+
 fn leader_last<'a>(view: &'a View<'_>) -> impl Iterator<Item = (super::MemberName, super::MemberId)> + 'a {
     let mut members: Vec<_> = view
         .voters()
@@ -113,4 +146,19 @@ fn leader_last<'a>(view: &'a View<'_>) -> impl Iterator<Item = (super::MemberNam
         .collect();
     members.sort_by_key(|(_, id)| Some(*id) == view.leader());
     members.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_is_due_for_an_hour() {
+        let at = |text: &str| text.parse::<Timestamp>().expect("a time");
+        let three = at("2026-11-15T03:00:00Z");
+        assert_eq!(began("0 3 * * *", at("2026-11-15T02:59:59Z")), None);
+        assert_eq!(began("0 3 * * *", three), Some(three));
+        assert_eq!(began("0 3 * * *", at("2026-11-15T03:59:59Z")), Some(three));
+        assert_eq!(began("0 3 * * *", at("2026-11-15T04:00:00Z")), None);
+    }
 }

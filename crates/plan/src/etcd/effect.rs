@@ -101,6 +101,8 @@ pub enum Effect {
     },
     /// Tell the cluster to make its storage readable for the version before (etcd 3.5 and later).
     EnableDowngrade { to: EtcdVersion, cluster: ClusterId },
+    /// Take that back.
+    CancelDowngrade { cluster: ClusterId },
 
     /// Make the certificates that `TLS.auto` or `TLS.certManager` asks for, or renew those that near their end.
     IssueCertificates,
@@ -208,6 +210,7 @@ impl Effect {
                 | Self::Defragment { .. }
                 | Self::Disarm { .. }
                 | Self::EnableDowngrade { .. }
+                | Self::CancelDowngrade { .. }
         )
     }
 }
@@ -244,6 +247,7 @@ impl fmt::Display for Effect {
             Self::Defragment { member, .. } => write!(f, "defragment {member}"),
             Self::Disarm { id, alarm, .. } => write!(f, "disarm {alarm:?} of {id}"),
             Self::EnableDowngrade { to, .. } => write!(f, "enable the downgrade to {to}"),
+            Self::CancelDowngrade { .. } => write!(f, "cancel the downgrade"),
             Self::IssueCertificates => write!(f, "issue certificates"),
             Self::TakeBackup { name, version } => write!(f, "create EtcdBackup {name} before the upgrade to {version}"),
             Self::ApplyBackup => write!(f, "apply the EtcdBackup of spec.backup"),

@@ -37,7 +37,7 @@ pub fn pod(pod: &core::Pod) -> Pod {
     let conditions = status.conditions.unwrap_or_default();
     let ready = conditions
         .iter()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        .find(|condition| condition.type_ == "Ready" && condition.status == "True");
     let unscheduled = conditions
         .iter()
         .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
@@ -63,7 +63,10 @@ pub fn pod(pod: &core::Pod) -> Pod {
         address: status.pod_ip,
         running,
         ever_ran: running || last.is_some() || ended_now.is_some() || etcd.is_some_and(|etcd| etcd.restart_count > 0),
-        ready,
+        ready: ready.is_some(),
+        ready_since: ready
+            .and_then(|condition| condition.last_transition_time.as_ref())
+            .map(|time| time.0),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ended: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
         restarts: etcd.map_or(0, |etcd| u32::try_from(etcd.restart_count).unwrap_or(0)),

@@ -7,6 +7,7 @@ use stateward_api::etcd_cluster::{self as api, OnQuorumLoss};
 use stateward_api::{EtcdCluster, EtcdVersion, names};
 
 use super::manifests;
+use super::record::{OldLog, Record};
 use super::world::{MemberName, Uid};
 
 /// Annotation of the user on the EtcdCluster: begin with an empty cluster although claims of an earlier one are there.
@@ -43,10 +44,14 @@ pub struct Intent {
     pub client_tls: bool,
     /// The secret for peers, by the spec or, while TLS is being switched off, by the spec before.
     pub peer_secret: Option<String>,
+    /// For how long an updated member must have been ready before the next one is restarted.
+    pub min_ready: Duration,
     /// New settings reach a pod only when the user deletes it.
     pub on_delete: bool,
     /// Hash of the wishes that a pod is made from. A pod with another one is restarted, one at a time.
     pub template: String,
+    /// Members make a snapshot at once when they start: nothing older is left in their logs.
+    pub sweeps: bool,
     /// Hash of the wishes that reach a pod without a restart.
     pub metadata: String,
     /// Hashes of what the services and the budget should be.
@@ -65,8 +70,19 @@ pub struct Intent {
     pub adopt: Vec<String>,
     /// Its members may leave.
     pub release_adopted: bool,
-    /// Give back a member's free space when it is more than half of a database larger than this.
-    pub defragment_above: Option<u64>,
+    /// When a member's free space is given back; `None`: never.
+    pub defragmentation: Option<Defragmentation>,
+}
+
+/// When a member's free space is given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defragmentation {
+    /// Only at these times (cron, UTC); `None`: whenever it is worth it.
+    pub schedule: Option<String>,
+    /// The file must be larger.
+    pub above: u64,
+    /// At least this share of it must be free.
+    pub free_percent: u64,
 }
 
 /// How the services should look, as hashes of their making.
@@ -121,6 +137,14 @@ pub enum Refused {
     /// The size.
     #[error("spec.size is {0}: choose 1 to 7. To stop all pods and keep the data, set spec.hibernate: true")]
     Size(i32),
+    /// A schedule.
+    #[error("spec.maintenance.defragmentation.schedule is \"{value}\": {why}. Write five fields, as \"0 3 * * 6\"")]
+    Schedule {
+        /// What it says.
+        value: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A quantity.
     #[error("{field} is \"{value}\", which is not a size: write it as for example \"8Gi\"")]
     Quantity {
@@ -164,6 +188,12 @@ impl Intent {
             .as_ref()
             .and_then(|care| care.defragmentation.clone())
             .unwrap_or_default();
+        if let Some(schedule) = &care.schedule {
+            schedule.parse::<croner::Cron>().map_err(|error| Refused::Schedule {
+                value: schedule.clone(),
+                why: error.to_string(),
+            })?;
+        }
         let min_size = care.min_size.as_ref().and_then(bytes).unwrap_or(100 << 20);
         let annotations = cluster.metadata.annotations.as_ref();
         let hash_of = |annotations: Option<&std::collections::BTreeMap<String, String>>| {
@@ -194,9 +224,16 @@ impl Intent {
                     .map(|tls| tls.peer_secret.clone())
                     .filter(|name| !name.is_empty())
             }),
+            min_ready: seconds(
+                spec.update_strategy
+                    .as_ref()
+                    .and_then(|strategy| strategy.min_ready_seconds),
+                0,
+            ),
             on_delete: spec.update_strategy.as_ref().and_then(|strategy| strategy.type_)
                 == Some(api::UpdateStrategyType::OnDelete),
             template: template(cluster),
+            sweeps: false,
             metadata: manifests::hash(&spec.pod.as_ref().map(|pod| (&pod.labels, &pod.annotations))),
             services: ServiceHashes {
                 peer: hash_of(manifests::peer_service(cluster).metadata.annotations.as_ref()),
@@ -228,7 +265,14 @@ impl Intent {
                 .unwrap_or_default(),
             release_adopted: annotations
                 .is_some_and(|all| all.get(names::ANNOTATION_RELEASE).is_some_and(|value| value == "true")),
-            defragment_above: (!care.disabled).then_some(min_size),
+            defragmentation: (!care.disabled).then(|| Defragmentation {
+                schedule: care.schedule.clone(),
+                above: min_size,
+                free_percent: care
+                    .min_free_percent
+                    .and_then(|percent| u64::try_from(percent).ok())
+                    .unwrap_or(50),
+            }),
             domain: cluster.cluster_domain().trim_matches('.').to_owned(),
         })
     }
@@ -237,6 +281,15 @@ impl Intent {
     pub fn trusting(mut self, authority: Option<&str>) -> Self {
         if let Some(authority) = authority {
             self.template = manifests::hash(&(&self.template, authority));
+        }
+        self
+    }
+
+    /// The same, at the step that the record tells of: while the log is swept pods are made for that.
+    pub fn at(mut self, record: &Record) -> Self {
+        if record.old_log == Some(OldLog::Sweeping) && !self.sweeps {
+            self.sweeps = true;
+            self.template.push_str("-sweep");
         }
         self
     }

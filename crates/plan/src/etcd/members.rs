@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use stateward_api::EtcdVersion;
+
 use super::intent::Intent;
 use super::record::Record;
 use super::world::{Alarm, Answer, Claim, Listed, MemberList, MemberName, Pod, Voice, World};
@@ -139,11 +141,11 @@ pub fn judge<'a>(
         .chain(world.claims.keys())
         .chain(record.members.keys().filter(|_| world.list.is_none()))
         .collect();
-    let healthy_templates: BTreeSet<&str> = world
+    let healthy_templates: BTreeSet<Settings<'_>> = world
         .pods
         .iter()
         .filter(|(name, _)| matches!(world.voices.get(name), Some(Voice::Answered(answer)) if answer.leader.is_some()))
-        .map(|(_, pod)| pod.template.as_str())
+        .map(|(_, pod)| settings(pod))
         .collect();
     names
         .into_iter()
@@ -168,12 +170,19 @@ pub fn judge<'a>(
         .collect()
 }
 
+/// What a pod was made from: wishes and version.
+type Settings<'a> = (&'a str, &'a EtcdVersion);
+
+fn settings(pod: &Pod) -> Settings<'_> {
+    (&pod.template, &pod.version)
+}
+
 fn fate(
     intent: &Intent,
     record: &Record,
     world: &World,
     member: &Member<'_>,
-    healthy_templates: &BTreeSet<&str>,
+    healthy_templates: &BTreeSet<Settings<'_>>,
     now: Timestamp,
 ) -> Fate {
     // An alarm is cluster-wide knowledge: whoever answers tells whom it is about.
@@ -287,7 +296,7 @@ fn says_no_node_has_the_volume(message: &str) -> bool {
     })
 }
 
-fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: &BTreeSet<&str>) -> Fate {
+fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: &BTreeSet<Settings<'_>>) -> Fate {
     if let Some(exit) = &pod.last_exit
         && exit.code != 0
         && !pod.terminating
@@ -304,8 +313,11 @@ fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: 
         if !unstarted && pod.launch == super::world::LaunchKind::Static && says_was_there_before(&exit.message) {
             return Fate::Lost(Proof::DataGone);
         }
+        if !unstarted && pod.launch == super::world::LaunchKind::Join && says_joins_without_data(&exit.message) {
+            return Fate::Lost(Proof::DataGone);
+        }
         // Others run well with the same settings, so the settings are not the reason.
-        let settings_are_good = healthy_templates.contains(pod.template.as_str());
+        let settings_are_good = healthy_templates.contains(&settings(pod));
         if pod.restarts >= CRASHES_THAT_COUNT
             && let Some(words) = says_broken_data(&exit.message, settings_are_good)
         {
@@ -341,6 +353,11 @@ pub(super) fn says_no_data(message: &str) -> bool {
 /// A first member without data that the other first members know already: it had data, and lost it.
 fn says_was_there_before(message: &str) -> bool {
     message.contains("has already been bootstrapped")
+}
+
+/// Only a member without data compares its initial cluster with its peers' list (3.2 to 3.7).
+fn says_joins_without_data(message: &str) -> bool {
+    message.contains("error validating peerURLs")
 }
 
 /// What etcd, its log and its database say when they cannot read their files. Some of it another version or another

@@ -28,6 +28,7 @@ mod secure;
 mod services;
 mod shrink;
 pub mod status;
+mod upgrade;
 mod upgrade_path;
 mod wait;
 mod world;
@@ -39,9 +40,11 @@ use jiff::Timestamp;
 use stateward_api::EtcdVersion;
 
 pub use effect::{Effect, Launch, Note, Stop};
-pub use intent::{Bootstrap, Intent, Recovery, Refused, ServiceHashes, Storage};
+pub use intent::{Bootstrap, Defragmentation, Intent, Recovery, Refused, ServiceHashes, Storage};
 use members::Member;
-pub use record::{Bootstrapped, Record, Recovering, Remembered, RestoreStep, Restoring};
+pub use record::{
+    Bootstrapped, CrashReplaced, Defragmented, OldLog, Record, Recovering, Remembered, RestoreStep, Restoring,
+};
 pub use report::{Health, MemberLine, Report, Role, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
@@ -135,7 +138,7 @@ struct View<'a> {
     members: BTreeMap<MemberName, Member<'a>>,
     /// The version that pods are made with: the accepted target.
     version: EtcdVersion,
-    /// The version of pods that are made now: still the running one until etcd has made its data readable for a lower.
+    /// The version of pods that are made now: still the running one until the members are ready for another minor.
     new_pods: EtcdVersion,
     /// Why the version in the spec is not followed.
     refused: Option<PathRefused>,
@@ -255,7 +258,7 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         .or_else(|| recover::recover(view, record))
         .or_else(|| restart::bring_back(view))
         .or_else(|| cleanup::clean_up(view))
-        .or_else(|| replace::replace(view))
+        .or_else(|| replace::replace(view, record))
         .or_else(|| shrink::shrink_what_never_started(view))
         .or_else(|| join::join(view))
         .or_else(|| grow::grow(view))
@@ -264,7 +267,7 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         .or_else(|| adopt::release(view))
         .or_else(|| backups::before_upgrade(view))
         .or_else(|| roll::roll(view, record))
-        .or_else(|| care::care(view))
+        .or_else(|| care::care(view, record))
         .or_else(|| wait::wait(view))
         .or_else(|| backups::clash(view))
         .unwrap_or_default();
@@ -335,6 +338,11 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
             .is_none_or(|current| current.minor() < oldest.minor())
     {
         record.current = Some(oldest.clone());
+    }
+    // Whatever a member of 3.4 or before is asked at `/health` is in everybody's log.
+    let speaks_old = |voice: &Voice| matches!(voice, Voice::Answered(answer) if answer.version.minor() < 5);
+    if world.voices.values().any(speaks_old) {
+        record.old_log = Some(OldLog::Held);
     }
     record.members = list
         .members

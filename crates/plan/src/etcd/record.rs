@@ -22,10 +22,16 @@ pub struct Record {
     pub current: Option<EtcdVersion>,
     /// The last version whose path was accepted.
     pub target: Option<EtcdVersion>,
-    /// The version that etcd has made its data readable for, by the members' own words.
-    pub downgrade: Option<EtcdVersion>,
     /// The EtcdBackup that is taken before the upgrade to the wanted version.
     pub upgrade_backup: Option<String>,
+    /// The next minor version, up or down, that the members are ready for by their own words: pods are made with it.
+    pub ready_for: Option<EtcdVersion>,
+    /// The members' logs hold what etcd 3.6 and later cannot read.
+    pub old_log: Option<OldLog>,
+    /// The last member that was replaced because it crashed again and again.
+    pub crash_replaced: Option<CrashReplaced>,
+    /// The last defragmentation by schedule.
+    pub defragmented: Option<Defragmented>,
     /// Since when no quorum answers.
     pub quorum_lost: Option<Timestamp>,
     /// A recovery with the user's consent, in progress.
@@ -36,6 +42,34 @@ pub struct Record {
     pub restore: Option<Restoring>,
     /// All pods were stopped on purpose.
     pub hibernating: bool,
+}
+
+/// A member was replaced because it crashed again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrashReplaced {
+    /// When.
+    pub at: Timestamp,
+    /// How many there were in a row.
+    pub times: u32,
+}
+
+/// A defragmentation by schedule. A member's turn is written down before it comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defragmented {
+    /// The time of the schedule.
+    pub scheduled: Timestamp,
+    /// Who had their turn.
+    pub members: Vec<MemberName>,
+}
+
+/// Entries of etcd 3.4 and before in the members' logs: every question to `/health` was written there, and etcd 3.6 ends
+/// at the first one ("detected disallowed v2 WAL"). They are gone once a member has made a snapshot of its own after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OldLog {
+    /// They may be there.
+    Held,
+    /// Every member is being restarted once so that it makes that snapshot.
+    Sweeping,
 }
 
 /// The record of the bootstrap.

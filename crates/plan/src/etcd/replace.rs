@@ -3,10 +3,20 @@
 //! Remove first, add second: with one of three voters dead etcd refuses to add before (strict reconfiguration check),
 //! and with more voters removing a dead one costs no fault tolerance.
 
-use super::members::Fate;
+use std::time::Duration;
+
+use super::members::{Fate, Proof, elapsed};
+use super::record::{CrashReplaced, Record};
+use super::restart::made_otherwise;
 use super::{Effect, Note, Step, View, Work};
 
-pub(super) fn replace(view: &View<'_>) -> Option<Step> {
+/// A member that crashes although its predecessor was replaced for it: the reason is not in its data. It is replaced again
+/// only after this time, twice as long each time.
+const PATIENCE_WITH_CRASHES: Duration = Duration::from_secs(600);
+/// So long after the last one, crashes are counted from the beginning.
+const CRASHES_FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+
+pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
     let member = view
         .members
@@ -16,6 +26,20 @@ pub(super) fn replace(view: &View<'_>) -> Option<Step> {
         return None;
     };
     let words = proof.words();
+    let crashes = matches!(proof, Proof::CrashLoop(_));
+    if crashes && let Some(wait) = held_back(view) {
+        let will_change = member.pod.is_some_and(|pod| made_otherwise(view, &member.name, pod));
+        if will_change || view.listed() > view.intent.size {
+            return None; // another chapter has something better for it
+        }
+        let message = format!(
+            "member {} is left as it is: {words}. Its predecessor was replaced for the same and it did not help. Look at its log (kubectl logs {} --previous) and change what it tells of; a replacement is tried again in {} min",
+            member.name,
+            member.name,
+            wait.as_secs().div_ceil(60)
+        );
+        return Some(Step::new(Work::Stuck, "CrashesAgain", message).wake(wait));
+    }
     let message = format!("replacing {}: {words}", member.name);
     if !listed.learner {
         // Those that answer must be a quorum of what remains (etcd refuses otherwise too).
@@ -53,6 +77,14 @@ pub(super) fn replace(view: &View<'_>) -> Option<Step> {
             );
         }
     }
+    if crashes {
+        let before = view.record.crash_replaced.as_ref();
+        let recent = before.filter(|before| elapsed(before.at, view.now) < CRASHES_FORGOTTEN);
+        record.crash_replaced = Some(CrashReplaced {
+            at: view.now,
+            times: recent.map_or(0, |recent| recent.times).saturating_add(1),
+        });
+    }
     let remove = Effect::RemoveMember {
         member: member.name.clone(),
         id: listed.id,
@@ -70,4 +102,13 @@ pub(super) fn replace(view: &View<'_>) -> Option<Step> {
             .with([remove, note])
             .wake(std::time::Duration::ZERO),
     )
+}
+
+/// For how long a member that crashes is not replaced, because the last one that was is not long ago.
+fn held_back(view: &View<'_>) -> Option<Duration> {
+    let last = view.record.crash_replaced.as_ref()?;
+    let pause = PATIENCE_WITH_CRASHES.saturating_mul(1 << last.times.saturating_sub(1).min(6));
+    pause
+        .checked_sub(elapsed(last.at, view.now))
+        .filter(|left| !left.is_zero())
 }

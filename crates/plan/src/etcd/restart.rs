@@ -79,5 +79,5 @@ pub(super) fn made_otherwise(view: &View<'_>, member: &super::MemberName, pod: &
 
 /// The pod was made from other wishes than today's.
 pub(super) fn outdated(view: &View<'_>, pod: &super::Pod) -> bool {
-    pod.template != view.intent.template || pod.version != view.version || pod.tls != view.stage
+    pod.template != view.intent.template || pod.version != view.new_pods || pod.tls != view.stage
 }

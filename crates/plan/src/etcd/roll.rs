@@ -3,10 +3,11 @@
 
 use super::record::Record;
 use super::restart::outdated;
-use super::{Effect, LATER, Note, SOON, Step, Stop, TlsStage, View, Work};
+use super::{Effect, LATER, Note, SOON, Step, Stop, TlsStage, View, Work, upgrade};
 
 pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
+    upgrade::forget_other_goals(view, record);
     let relabel: Vec<_> = view
         .world
         .pods
@@ -21,7 +22,11 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
         .voters()
         .filter(|member| member.pod.is_some_and(|pod| outdated(view, pod)))
         .collect();
-    if stale.is_empty() {
+    let pending = upgrade::is_pending(view);
+    if stale.is_empty() && !pending {
+        if let Some(step) = upgrade::cancel_downgrade(view) {
+            return Some(step.with(relabel));
+        }
         finish(view, record);
         return (!relabel.is_empty()).then(|| {
             Step::new(
@@ -47,7 +52,7 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
         };
         return Some(Step::new(work, "RollHalted", format!("{done} of {total} members are up to date; halted until {} answers: {why}. To go back, set the old value again", sick.name)).with(relabel).wake(LATER));
     }
-    if let Some(step) = downgrade(view, record) {
+    if let Some(step) = upgrade::cancel_downgrade(view).or_else(|| upgrade::prepare(view, record, stale.is_empty())) {
         return Some(step.with(relabel));
     }
     if !view.intent.is_durable() {
@@ -61,6 +66,20 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
                 format!("{done} of {total} members are up to date; updateStrategy is OnDelete: delete a pod to restart it with the new settings"),
             )
             .with(relabel),
+        );
+    }
+    if let Some((name, left)) = not_ready_for_long(view) {
+        return Some(
+            Step::new(
+                work,
+                reason,
+                format!(
+                    "{done} of {total} members are up to date; waiting until {name} has been ready for {} s (updateStrategy.minReadySeconds)",
+                    view.intent.min_ready.as_secs()
+                ),
+            )
+            .with(relabel)
+            .wake(left),
         );
     }
     let leader = view.leader();
@@ -113,8 +132,10 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
         uid: pod.uid.clone(),
         how: Stop::Restart,
     });
-    let what = if new_version {
-        format!("restarted with etcd {}", view.version)
+    let what = if view.intent.sweeps {
+        "restarted so that its log holds only what etcd 3.6 can read".to_owned()
+    } else if new_version {
+        format!("restarted with etcd {}", view.new_pods)
     } else {
         "restarted with the new settings".to_owned()
     };
@@ -134,47 +155,30 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
     )
 }
 
-/// A lower minor version can only read what the members have made readable for it (3.6 and later can).
-fn downgrade(view: &View<'_>, record: &mut Record) -> Option<Step> {
-    let list = view.world.list.as_ref()?;
-    let current = record.current.as_ref()?;
-    if view.version.minor() >= current.minor() {
+/// An updated member that is not ready for as long as the user wants it to be before the next one, and how long that is.
+fn not_ready_for_long<'a>(view: &'a View<'_>) -> Option<(&'a super::MemberName, std::time::Duration)> {
+    let wanted = view.intent.min_ready;
+    if wanted.is_zero() {
         return None;
     }
-    let storage = |member: &super::Member<'_>| member.answer.and_then(|answer| answer.storage_minor);
-    let waiting: Vec<_> = view
-        .voters()
-        .filter(|member| storage(member).is_some_and(|minor| minor > view.version.minor()))
-        .map(|member| member.name.0.as_str())
-        .collect();
-    let ready = record.downgrade.as_ref() == Some(&view.version);
-    if ready && waiting.is_empty() {
-        return None;
-    }
-    let message = match waiting.as_slice() {
-        [] => format!("going back to {}: etcd is told first", view.version),
-        names => format!(
-            "going back to {}: etcd makes the data of {} readable for it first",
-            view.version,
-            names.join(", ")
-        ),
-    };
-    let step = Step::new(Work::Upgrading, "Downgrading", message).wake(LATER);
-    // Told until the members themselves say that it is done; only that is recorded, since a call may be lost.
-    if waiting.is_empty() {
-        record.downgrade = Some(view.version.clone());
-    }
-    Some(step.with([Effect::EnableDowngrade {
-        to: view.version.clone(),
-        cluster: list.cluster,
-    }]))
+    view.voters()
+        .filter(|member| member.pod.is_some_and(|pod| !outdated(view, pod)))
+        .filter_map(|member| {
+            let since = member.pod.filter(|pod| pod.ready).and_then(|pod| pod.ready_since);
+            let left = match since {
+                Some(since) => wanted.saturating_sub(super::members::elapsed(since, view.now)),
+                None => wanted,
+            };
+            Some((&member.name, left)).filter(|(_, left)| !left.is_zero())
+        })
+        .max_by_key(|(_, left)| *left)
 }
 
 /// All pods are as wished and every voter answers: this is the version now.
 fn finish(view: &View<'_>, record: &mut Record) {
     if view.all_voters_healthy() && view.voters().next().is_some() {
-        record.current = Some(view.version.clone());
-        record.downgrade = None;
         record.upgrade_backup = None;
+        record.current = Some(view.new_pods.clone());
+        record.ready_for = None;
     }
 }

@@ -4,14 +4,17 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_cluster::{
-    BootstrapPhase, BootstrapRecord, EtcdClusterStatus, MemberHealth, MemberRole, MemberStatus, MembersStatus,
-    OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord, RestoreRecord, TlsStatus, UpgradeRecord,
+    self as api, BootstrapPhase, BootstrapRecord, CrashReplacement, DefragmentationRecord, EtcdClusterStatus,
+    MemberHealth, MemberRole, MemberStatus, MembersStatus, OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord,
+    RestoreRecord, TlsStatus, UpgradeRecord,
 };
 use stateward_api::etcd_restore::{ClaimRecord, RestorePhase};
 use stateward_api::names;
 
 use super::intent::{Bootstrap, Intent};
-use super::record::{Bootstrapped, Record, Recovering, Remembered, RestoreStep, Restoring};
+use super::record::{
+    Bootstrapped, CrashReplaced, Defragmented, OldLog, Record, Recovering, Remembered, RestoreStep, Restoring,
+};
 use super::report::{Health, MemberLine, Report, Role, Statement};
 use super::world::{ClusterId, MemberId, MemberName, Uid};
 
@@ -78,16 +81,32 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
                 survivor: MemberName(record.seed.clone()),
                 started: record.phase == RecoveryPhase::Seeding,
             }),
-        downgrade: status
+        ready_for: status
             .upgrade
             .as_ref()
-            .filter(|upgrade| upgrade.downgrade_enabled)
+            .filter(|upgrade| upgrade.ready)
             .and_then(|upgrade| version(&upgrade.to)),
         upgrade_backup: status
             .upgrade
             .as_ref()
             .map(|upgrade| upgrade.backup.clone())
             .filter(|name| !name.is_empty()),
+        crash_replaced: status.crash_replacement.as_ref().and_then(|record| {
+            Some(CrashReplaced {
+                at: record.at.as_ref()?.0,
+                times: u32::try_from(record.times).unwrap_or(1),
+            })
+        }),
+        defragmented: status.defragmentation.as_ref().and_then(|record| {
+            Some(Defragmented {
+                scheduled: record.scheduled_at.as_ref()?.0,
+                members: record.members.iter().cloned().map(MemberName).collect(),
+            })
+        }),
+        old_log: status.old_log.map(|log| match log {
+            api::OldLog::Held => OldLog::Held,
+            api::OldLog::Sweeping => OldLog::Sweeping,
+        }),
         hibernating: conditions::get(&status.conditions, types::AVAILABLE)
             .is_some_and(|condition| condition.reason == "Hibernating"),
     }
@@ -179,15 +198,27 @@ pub fn status(
         peer_secret: secret.clone(),
         ..TlsStatus::default()
     });
+    new.crash_replacement = record.crash_replaced.as_ref().map(|replaced| CrashReplacement {
+        at: Some(Time(replaced.at)),
+        times: i64::from(replaced.times),
+    });
+    new.defragmentation = record.defragmented.as_ref().map(|done| DefragmentationRecord {
+        scheduled_at: Some(Time(done.scheduled)),
+        members: done.members.iter().map(|name| name.0.clone()).collect(),
+    });
+    new.old_log = record.old_log.map(|log| match log {
+        OldLog::Held => api::OldLog::Held,
+        OldLog::Sweeping => api::OldLog::Sweeping,
+    });
     let goes_to = record
-        .downgrade
+        .ready_for
         .as_ref()
         .or(record.upgrade_backup.as_ref().map(|_| &intent.version));
     new.upgrade = goes_to.map(|to| UpgradeRecord {
         from: new.current_version.clone(),
         to: to.to_string(),
         backup: record.upgrade_backup.clone().unwrap_or_default(),
-        downgrade_enabled: record.downgrade.is_some(),
+        ready: record.ready_for.is_some(),
         ..UpgradeRecord::default()
     });
     new
@@ -380,8 +411,17 @@ mod tests {
                 step: RestoreStep::Seeding,
             }),
             hibernating: false,
-            downgrade: None,
             upgrade_backup: Some("c-before-3.6.16-abcde".into()),
+            crash_replaced: Some(CrashReplaced {
+                at: "2026-01-01T00:00:00Z".parse().expect("a time"),
+                times: 2,
+            }),
+            defragmented: Some(Defragmented {
+                scheduled: "2026-01-01T00:00:00Z".parse().expect("a time"),
+                members: vec!["a".into()],
+            }),
+            ready_for: "3.6.16".parse().ok(),
+            old_log: Some(OldLog::Sweeping),
         };
         let cluster: stateward_api::EtcdCluster = serde_json::from_value(
             serde_json::json!({"metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": {"size": 3}}),

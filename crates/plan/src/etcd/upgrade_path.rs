@@ -78,18 +78,31 @@ pub(super) fn accepted(intent: &Intent, record: &Record) -> (EtcdVersion, Option
     };
     match check_path(current, &intent.version).and(from_target) {
         Ok(()) => (intent.version.clone(), None),
-        Err(refused) => (record.target.clone().unwrap_or_else(|| current.clone()), Some(refused)),
+        Err(refused) => {
+            // The last accepted one goes on, unless it was accepted before anybody had said what runs.
+            let last = record
+                .target
+                .as_ref()
+                .filter(|target| check_path(current, target).is_ok());
+            (last.unwrap_or(current).clone(), Some(refused))
+        }
     }
 }
 
-/// The version that pods are made with now. A lower minor version can read nothing before etcd has prepared for
-/// it, so what comes back or joins meanwhile still runs the higher one.
+/// The version that pods are made with now. Another minor version, up or down, can run only when the members are
+/// ready for it, so what comes back or joins meanwhile still runs the one before.
 pub(super) fn of_new_pods(record: &Record, goal: &EtcdVersion) -> EtcdVersion {
-    let Some(current) = record.current.as_ref().filter(|current| goal.minor() < current.minor()) else {
-        return goal.clone();
-    };
-    let prepared = record.downgrade.as_ref() == Some(goal);
-    if prepared { goal.clone() } else { current.clone() }
+    match &record.current {
+        Some(current) if is_pending(record, goal) => current.clone(),
+        _ => goal.clone(),
+    }
+}
+
+/// The goal is another minor version, and the members are not ready for it yet.
+pub(super) fn is_pending(record: &Record, goal: &EtcdVersion) -> bool {
+    let leaves = |current: &EtcdVersion| !goal.same_minor(current);
+    let ready = record.ready_for.as_ref().is_some_and(|ready| ready.same_minor(goal));
+    record.current.as_ref().is_some_and(leaves) && !ready
 }
 
 #[cfg(test)]

@@ -213,6 +213,8 @@ pub struct Pod {
     pub ever_ran: bool,
     /// Kubernetes holds it for ready.
     pub ready: bool,
+    /// Since when.
+    pub ready_since: Option<Timestamp>,
     /// It has a deletion timestamp.
     pub terminating: bool,
     /// It ended for good (phase Failed or Succeeded: evicted, for example).
@@ -331,6 +333,10 @@ pub struct Answer {
     pub version: EtcdVersion,
     /// The minor version that its data is readable for (3.6 and later say so).
     pub storage_minor: Option<u64>,
+    /// The minor version that the members have agreed on, as far as this one knows. `None`: not said, or not asked.
+    pub cluster_minor: Option<u64>,
+    /// The minor version that etcd was told to go back to (3.6 and later say so).
+    pub downgrading: Option<u64>,
     /// Raft term.
     pub term: u64,
     /// Raft index: how far its log goes.

@@ -64,11 +64,16 @@ pub fn pod(
             ..VolumeMount::default()
         });
     }
+    let mut args = flags(cluster, member, version, tls);
+    if intent.sweeps {
+        // etcd makes a snapshot when more entries than this were applied since the last one.
+        args.push("--snapshot-count=1".into());
+    }
     let container = Container {
         name: names::CONTAINER.into(),
         image: Some(cluster.image(version)),
         command: Some(vec!["/usr/local/bin/etcd".into()]),
-        args: Some(flags(cluster, member, version, tls)),
+        args: Some(args),
         env: Some(environment(cluster, &policy, member)),
         ports: Some(ports(cluster, version)),
         resources: policy.resources.clone(),
