@@ -12,6 +12,10 @@ use super::attempt::{begin, inputs};
 use super::outcome::{Verdict, look, verdict};
 use super::{Effect, Mood, Step, View, manifests, stop, tell};
 
+/// An attempt is written down before its pod is made, and a round of an operator is bounded: after this time no other
+/// operator is between the two any more.
+const LATE_POD: Duration = Duration::from_secs(30);
+
 /// After so many failed attempts the object is let go, its files left.
 const ATTEMPTS: i64 = 5;
 
@@ -80,7 +84,18 @@ fn stop_work(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
                     status.attempts = attempts;
                 }
             }
-            Some(agent) if view.may_work(agent) => {}
+            // Once seen, its absence means that it is gone.
+            Some(agent) if view.may_work(agent) => {
+                if let Some(current) = &mut status.current {
+                    current.pod_uid = agent.uid.0.clone();
+                }
+            }
+            None if current.pod_uid.is_empty() && view.since(started(&current)) < LATE_POD => {
+                let message =
+                    "the object is being deleted: waiting whether another operator still makes the pod it began";
+                let left = LATE_POD.saturating_sub(view.since(started(&current)));
+                return Some(Step::say(Mood::Working, "Deleting", message).wake(left));
+            }
             _ => status.current = None,
         }
     }
