@@ -64,6 +64,8 @@ pub(crate) async fn defragmented_by_schedule(test: &Test) -> Result<String> {
     }
     let revision = client.put("filler", "small").await?.header.unwrap_or_default().revision;
     client.compact(revision, true).await?;
+    // What was freed counts as free after the next writes.
+    let writer = test.writer("c").await?;
     let sizes = async || -> Result<Vec<i64>> {
         let cluster = test.get("c").await?;
         let mut sizes = Vec::new();
@@ -87,5 +89,10 @@ pub(crate) async fn defragmented_by_schedule(test: &Test) -> Result<String> {
     let record = test.get("c").await?.status.unwrap_or_default().defragmentation;
     let turns = record.map_or(0, |record| record.members.len());
     ensure!((1..=3).contains(&turns), "the status tells of {turns} turns");
-    Ok(format!("{before:?} bytes to {after:?}"))
+    let written = writer.finish().await?;
+    Ok(format!(
+        "{before:?} bytes to {after:?}; {} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
 }

@@ -129,14 +129,14 @@ fn defragment(view: &View<'_>, record: &mut Record) -> Option<Step> {
     )
 }
 
+/// For how long after a time of the schedule members have their turns.
+const WINDOW: std::time::Duration = std::time::Duration::from_secs(3600);
+
 /// The time of the schedule that began within the last hour: what could not be done by then waits for the next.
 fn began(schedule: &str, now: Timestamp) -> Option<Timestamp> {
     let cron: croner::Cron = schedule.parse().ok()?;
-    let hour_ago = now.checked_sub(jiff::SignedDuration::from_hours(1)).ok()?;
-    let next = cron
-        .find_next_occurrence(&hour_ago.to_zoned(TimeZone::UTC), false)
-        .ok()?;
-    Some(next.timestamp()).filter(|time| *time <= now)
+    let last = cron.find_previous_occurrence(&now.to_zoned(TimeZone::UTC), true).ok()?;
+    Some(last.timestamp()).filter(|time| super::members::elapsed(*time, now) < WINDOW)
 }
 
 fn leader_last<'a>(view: &'a View<'_>) -> impl Iterator<Item = (super::MemberName, super::MemberId)> + 'a {
@@ -160,5 +160,6 @@ mod tests {
         assert_eq!(began("0 3 * * *", three), Some(three));
         assert_eq!(began("0 3 * * *", at("2026-11-15T03:59:59Z")), Some(three));
         assert_eq!(began("0 3 * * *", at("2026-11-15T04:00:00Z")), None);
+        assert_eq!(began("*/30 * * * *", at("2026-11-15T03:10:00Z")), Some(three));
     }
 }
