@@ -124,8 +124,9 @@ fn tidy(schema: &mut Value, path: &str) {
             words.insert(0, json!(""));
         }
     }
-    // in the status times may be empty, as in the old API, and formats of Rust's integers are unknown to Kubernetes
-    let in_status = path.starts_with("status");
+    // in the status times may be empty, as in the old API, but for the copy of a wish, where a time that cannot be read
+    // must not mean "no limit"; formats of Rust's integers are unknown to Kubernetes
+    let in_status = path.starts_with("status") && !path.ends_with("restoreTo.time");
     match fields.get("format").and_then(Value::as_str) {
         Some("int32" | "int64") => {}
         Some("date-time") if !in_status => {}

@@ -6,7 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
-use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default, time_or_none};
+use crate::lenient::{
+    empty_as_default, empty_as_none, empty_object_as_none, is_default, null_as_default, time_or_none,
+};
 use crate::store::{StorageType, Store, StoreBlocks, StoreError};
 
 /// What to back up, where to, and how often.
@@ -249,7 +251,7 @@ pub struct BackupAttempt {
     #[serde(default)]
     pub number: i64,
     /// What is done.
-    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    #[serde(default, deserialize_with = "empty_as_default", skip_serializing_if = "is_default")]
     pub kind: AttemptKind,
     /// The pod that does the work.
     #[serde(default)]
