@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use stateward_api::conditions::{is_true, types};
-use stateward_api::{EtcdBackup, EtcdCluster, names};
+use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
 use stateward_etcd::{Client, Timeouts, Tls};
 
 use crate::ground::{Fault, Ground};
@@ -77,6 +77,10 @@ impl Test {
     /// Deletes the clusters and waits until their pods are gone, then the namespace, which Kubernetes clears in its own
     /// time.
     pub(crate) async fn clean_up(&self) -> Result<()> {
+        let restores: Api<EtcdRestore> = Api::namespaced(self.client.clone(), &self.namespace);
+        restores
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await?;
         self.backups()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await?;
