@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, KeyToPath, PersistentVolumeClaimVolumeSource,
-    Pod, PodSpec, ResourceRequirements, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, Pod, PodSpec, ResourceRequirements,
+    SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -19,6 +19,7 @@ use stateward_api::store::Store;
 
 use crate::etcd::Uid;
 use crate::etcd::manifests::{hash, restricted};
+use crate::store_mounts::{StoreMounts, mount};
 
 /// Label with the kind of work.
 pub const LABEL_COMPONENT: &str = "app.kubernetes.io/component";
@@ -153,55 +154,12 @@ impl AgentPod<'_> {
 
     /// What the task needs to read, by the names in [`Mounts`].
     fn sources(&self) -> (Vec<Volume>, Vec<VolumeMount>) {
-        let (mut volumes, mut mounts) = (Vec::new(), Vec::new());
-        let mut secret = |name: &str, secret: &str, path: &str, items: Option<Vec<KeyToPath>>| {
-            volumes.push(Volume {
-                name: name.into(),
-                secret: Some(SecretVolumeSource {
-                    secret_name: Some(secret.to_owned()),
-                    items,
-                    ..SecretVolumeSource::default()
-                }),
-                ..Volume::default()
-            });
-            mounts.push(mount(name, path, true));
-        };
-        if let Some(name) = self.store.as_ref().and_then(Store::secret) {
-            secret("store", name, Mounts::STORE, None);
-        }
+        let mut sources = StoreMounts::default();
+        sources.add(self.store, self.encryption);
         if let Some(name) = self.client_tls {
-            secret("client-tls", name, Mounts::CLIENT_TLS, None);
+            sources.secret("client-tls", name, Mounts::CLIENT_TLS, None);
         }
-        if let Some(encryption) = self.encryption {
-            let key = &encryption.secret_key_ref;
-            let item = KeyToPath {
-                key: key.key.clone().unwrap_or_else(|| "key".into()),
-                path: "key".into(),
-                ..KeyToPath::default()
-            };
-            secret("encryption", &key.name, Mounts::ENCRYPTION, Some(vec![item]));
-        }
-        if let Some(Store::File(file)) = self.store {
-            volumes.push(Volume {
-                name: "claim".into(),
-                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                    claim_name: file.claim_name.clone(),
-                    read_only: None,
-                }),
-                ..Volume::default()
-            });
-            mounts.push(mount("claim", Mounts::CLAIM, false));
-        }
-        (volumes, mounts)
-    }
-}
-
-fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
-    VolumeMount {
-        name: name.into(),
-        mount_path: path.into(),
-        read_only: read_only.then_some(true),
-        ..VolumeMount::default()
+        (sources.volumes, sources.mounts)
     }
 }
 

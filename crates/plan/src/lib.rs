@@ -7,3 +7,4 @@ pub mod backup;
 pub mod cron;
 pub mod etcd;
 pub mod restore;
+mod store_mounts;

@@ -5,18 +5,17 @@
 //! anew on an emptied volume does not bring the backup back under a member that has voted since.
 
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, KeyToPath, ObjectFieldSelector,
-    PersistentVolumeClaimVolumeSource, PodSpec, SecretVolumeSource, Volume, VolumeMount,
+    Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, ObjectFieldSelector, PodSpec, Volume, VolumeMount,
 };
 use stateward_api::agent::{Mounts, Place, RestoreTask, TASK, Task};
 use stateward_api::etcd_restore::RestoreSource;
-use stateward_api::store::Store;
 use stateward_api::{EtcdCluster, EtcdVersion};
 
 use super::flags::VOLUME;
 use super::launch;
 use crate::etcd::facts::restore_tool_version;
 use crate::etcd::{Intent, MemberName};
+use crate::store_mounts::{StoreMounts, mount};
 
 /// The init container that makes the data.
 pub const CONTAINER: &str = "restore";
@@ -102,52 +101,11 @@ pub(super) fn add(
 
 /// Secrets and claim of the store. The secrets are optional: once the data is there, the pod must start without them too.
 fn sources(source: &RestoreSource) -> (Vec<Volume>, Vec<VolumeMount>) {
-    let (mut volumes, mut mounts) = (Vec::new(), Vec::new());
-    let mut secret = |name: &str, secret: &str, path: &str, items: Option<Vec<KeyToPath>>| {
-        volumes.push(Volume {
-            name: name.into(),
-            secret: Some(SecretVolumeSource {
-                secret_name: Some(secret.to_owned()),
-                items,
-                optional: Some(true),
-                ..SecretVolumeSource::default()
-            }),
-            ..Volume::default()
-        });
-        mounts.push(mount(name, path, true));
+    let mut sources = StoreMounts {
+        prefix: "backup-",
+        reading_once: true,
+        ..StoreMounts::default()
     };
-    let store = source.store.store(None).ok();
-    if let Some(name) = store.as_ref().and_then(Store::secret) {
-        secret("backup-store", name, Mounts::STORE, None);
-    }
-    if let Some(encryption) = &source.encryption {
-        let key = &encryption.secret_key_ref;
-        let item = KeyToPath {
-            key: key.key.clone().unwrap_or_else(|| "key".into()),
-            path: "key".into(),
-            ..KeyToPath::default()
-        };
-        secret("backup-encryption", &key.name, Mounts::ENCRYPTION, Some(vec![item]));
-    }
-    if let Some(Store::File(file)) = store {
-        volumes.push(Volume {
-            name: "backup-claim".into(),
-            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                claim_name: file.claim_name.clone(),
-                read_only: None,
-            }),
-            ..Volume::default()
-        });
-        mounts.push(mount("backup-claim", Mounts::CLAIM, true));
-    }
-    (volumes, mounts)
-}
-
-fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
-    VolumeMount {
-        name: name.into(),
-        mount_path: path.into(),
-        read_only: read_only.then_some(true),
-        ..VolumeMount::default()
-    }
+    sources.add(source.store.store(None).ok(), source.encryption.as_ref());
+    (sources.volumes, sources.mounts)
 }
