@@ -86,17 +86,10 @@ pub(crate) async fn run(shared: Arc<Shared>, key: Key, mailbox: Arc<Notify>) {
         () = stop.cancelled() => return,
         () = shared.caches.synced() => {}
     }
-    // A stop ends the waits between rounds, never a round.
     loop {
         let pause = wake.unwrap_or_else(|| jittered(shared.config.health_interval));
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = mailbox.notified() => {}
-            () = tokio::time::sleep(pause) => {}
-        }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = shared.tenure.begins() => {}
+        if !shared.next_turn(&mailbox, pause).await {
+            return;
         }
         if shared.caches.clusters.get(&this.key).is_none() {
             if shared.leave(&this.key) {

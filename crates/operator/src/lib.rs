@@ -127,6 +127,22 @@ impl Shared {
         });
     }
 
+    /// Waits for the next turn of a loop: until it is called or the pause is over, and this operator leads. `false`: the
+    /// operator stops. A stop ends the waits between rounds, never a round.
+    async fn next_turn(&self, mailbox: &Notify, pause: Duration) -> bool {
+        let turn = async {
+            tokio::select! {
+                () = mailbox.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+            self.tenure.begins().await;
+        };
+        tokio::select! {
+            () = self.stop.cancelled() => false,
+            () = turn => true,
+        }
+    }
+
     /// Ends a loop whose cluster is gone. `false`: the cluster is there again.
     fn leave(&self, key: &Key) -> bool {
         self.loops.leave(key, || self.caches.clusters.get(key).is_some())

@@ -111,16 +111,7 @@ async fn run(shared: Arc<Shared>, cluster: Key, mailbox: Arc<Notify>) {
         () = shared.caches.synced() => {}
     }
     let mut pause = Duration::ZERO;
-    loop {
-        tokio::select! {
-            () = shared.stop.cancelled() => return,
-            () = mailbox.notified() => {}
-            () = tokio::time::sleep(pause) => {}
-        }
-        tokio::select! {
-            () = shared.stop.cancelled() => return,
-            () = shared.tenure.begins() => {}
-        }
+    while shared.next_turn(&mailbox, pause).await {
         let restores = shared.caches.restores.of(&cluster);
         if restores.is_empty() {
             let is_there = || !shared.caches.restores.of(&cluster).is_empty();

@@ -90,16 +90,7 @@ async fn run(shared: Arc<Shared>, key: Key, mailbox: Arc<Notify>) {
         () = shared.caches.backups_synced() => {}
     }
     let mut pause = Duration::ZERO;
-    loop {
-        tokio::select! {
-            () = shared.stop.cancelled() => return,
-            () = mailbox.notified() => {}
-            () = tokio::time::sleep(pause) => {}
-        }
-        tokio::select! {
-            () = shared.stop.cancelled() => return,
-            () = shared.tenure.begins() => {}
-        }
+    while shared.next_turn(&mailbox, pause).await {
         if shared.caches.backups.get(&this.key).is_none() {
             if shared
                 .backups
