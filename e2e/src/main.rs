@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
+use futures::StreamExt;
 use stateward_api::EtcdVersion;
 
 use ground::Ground;
@@ -45,6 +46,9 @@ struct Options {
     /// Run all this many times
     #[arg(long, default_value_t = 1)]
     repeat: usize,
+    /// How many scenarios run side by side, where they need not be alone
+    #[arg(long, default_value_t = 3)]
+    beside: usize,
     /// Leave a failed scenario's namespace as it is
     #[arg(long)]
     keep: bool,
@@ -115,33 +119,24 @@ async fn suite(options: Options) -> Result<()> {
     if options.bench {
         return bench::run(&ground).await;
     }
-    let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
+    let mut tally = Tally::default();
     let all = Instant::now();
     for _ in 0..options.repeat.max(1) {
-        for scenario in &chosen {
-            let started = Instant::now();
-            let outcome = run(&ground, scenario, options.keep).await;
-            let time = started.elapsed().as_secs_f64();
-            match outcome {
-                Outcome::Passed(what) => {
-                    passed += 1;
-                    println!("scenario {} ... ok ({time:.1} s) {what}", scenario.name);
-                }
-                Outcome::CannotRun(why) => {
-                    skipped += 1;
-                    println!(
-                        "scenario {} ... cannot run on the {} ground: {why}",
-                        scenario.name,
-                        ground.name()
-                    );
-                }
-                Outcome::Failed(error) => {
-                    failed.push(scenario.name);
-                    println!("scenario {} ... FAILED ({time:.1} s): {error:#}", scenario.name);
-                }
+        for alone in [false, true] {
+            let these = chosen.iter().filter(|scenario| scenario.alone == alone);
+            let runs = these.map(|scenario| timed(&ground, scenario, options.keep));
+            let beside = if alone { 1 } else { options.beside.max(1) };
+            let mut ends = futures::stream::iter(runs).buffer_unordered(beside);
+            while let Some(end) = ends.next().await {
+                tally.add(ground.name(), end);
             }
         }
     }
+    let Tally {
+        passed,
+        failed,
+        skipped,
+    } = tally;
     println!(
         "{} ground, {:.0} s{}",
         ground.name(),
@@ -158,6 +153,40 @@ async fn suite(options: Options) -> Result<()> {
     } else {
         bail!("{} scenarios failed", failed.len())
     }
+}
+
+/// How the scenarios ended.
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: Vec<&'static str>,
+    skipped: usize,
+}
+
+impl Tally {
+    fn add(&mut self, ground: &str, (scenario, seconds, outcome): (&Scenario, f64, Outcome)) {
+        let name = scenario.name;
+        match outcome {
+            Outcome::Passed(what) => {
+                self.passed += 1;
+                println!("scenario {name} ... ok ({seconds:.1} s) {what}");
+            }
+            Outcome::CannotRun(why) => {
+                self.skipped += 1;
+                println!("scenario {name} ... cannot run on the {ground} ground: {why}");
+            }
+            Outcome::Failed(error) => {
+                self.failed.push(name);
+                println!("scenario {name} ... FAILED ({seconds:.1} s): {error:#}");
+            }
+        }
+    }
+}
+
+async fn timed<'a>(ground: &Arc<dyn Ground>, scenario: &'a Scenario, keep: bool) -> (&'a Scenario, f64, Outcome) {
+    let started = Instant::now();
+    let outcome = run(ground, scenario, keep).await;
+    (scenario, started.elapsed().as_secs_f64(), outcome)
 }
 
 async fn run(ground: &Arc<dyn Ground>, scenario: &Scenario, keep: bool) -> Outcome {
@@ -177,13 +206,13 @@ async fn run(ground: &Arc<dyn Ground>, scenario: &Scenario, keep: bool) -> Outco
         println!("scenario {} failed: {error:#}. Its story:", scenario.name);
         story::tell(&test).await;
     }
-    // Whatever was broken is mended, and the operator works again, before the next one.
+    // What was broken of what others share is mended, and the operator works again, before the next one.
     let mended = async {
-        ground.fault(ground::Fault::Heal).await.context("cannot undo cuts")?;
-        ground
-            .start_operator()
-            .await
-            .context("the operator does not come back")?;
+        if scenario.alone {
+            ground.fault(ground::Fault::Heal).await.context("cannot undo cuts")?;
+            let started = ground.start_operator().await;
+            started.context("the operator does not come back")?;
+        }
         if keep && result.is_err() {
             Ok(())
         } else {

@@ -14,9 +14,12 @@ pub(crate) struct Paths {
 
 impl Paths {
     pub(crate) fn find() -> Result<Self> {
-        let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .context("xtask has no parent folder")?
+        // Not CARGO_MANIFEST_DIR: clones that share a cache share this program, and each means itself.
+        let here = std::env::current_dir().context("no current folder")?;
+        let is_checkout = |folder: &&Path| folder.join("xtask/Cargo.toml").is_file();
+        let checkout = here.ancestors().find(is_checkout);
+        let checkout = checkout
+            .context("not in a checkout of Stateward; run ./x of one")?
             .to_owned();
         let cache = match (std::env::var_os("STATEWARD_CACHE"), std::env::var_os("XDG_CACHE_HOME")) {
             (Some(cache), _) => PathBuf::from(cache),

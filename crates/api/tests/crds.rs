@@ -7,7 +7,7 @@ const APPLY_LIMIT: usize = 262_144;
 
 #[test]
 fn committed_definitions_are_the_generated_ones() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
+    let folder = Path::new("../../deploy/crds");
     for (name, content) in stateward_api::crds::files() {
         let committed = std::fs::read_to_string(folder.join(&name)).unwrap_or_default();
         assert!(

@@ -28,6 +28,8 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// One of the dozen that matter most.
     pub(crate) smoke: bool,
+    /// It breaks or counts what others share (the operator, nodes, the API server), so nothing runs beside it.
+    pub(crate) alone: bool,
     /// What it needs of its ground.
     pub(crate) needs: &'static [Need],
     /// Seconds it may take.
@@ -37,20 +39,23 @@ pub(crate) struct Scenario {
 }
 
 macro_rules! scenarios {
-    ($($module:ident :: $name:ident $($smoke:ident)? $( [$($need:ident),*] )? $limit:literal ;)*) => {
-        /// All of them, in the order they run.
+    ($($module:ident :: $name:ident $($mark:ident)* $( [$($need:ident),*] )? $limit:literal ;)*) => {
+        /// All of them. Those that need not be alone run first, side by side.
         pub(crate) const SCENARIOS: &[Scenario] = &[$(
             Scenario {
                 name: stringify!($name),
-                smoke: scenarios!(@smoke $($smoke)?),
+                smoke: false $(|| scenarios!(@smoke $mark))*,
+                alone: false $(|| scenarios!(@alone $mark))*,
                 needs: &[$($(Need::$need),*)?],
                 limit: $limit,
                 run: |test| Box::pin($module::$name(test)),
             },
         )*];
     };
-    (@smoke) => { false };
     (@smoke smoke) => { true };
+    (@smoke alone) => { false };
+    (@alone smoke) => { false };
+    (@alone alone) => { true };
 }
 
 scenarios! {
@@ -60,7 +65,7 @@ scenarios! {
     create::five_members 240;
     create::recreate_under_the_same_name 240;
     create::deleting_removes_everything smoke 180;
-    create::twenty_clusters_at_once 600;
+    create::twenty_clusters_at_once alone 600;
     scale::out_and_in smoke 300;
     scale::change_of_mind 300;
     scale::chosen_member_leaves_first 240;
@@ -73,15 +78,15 @@ scenarios! {
     heal::corrupt_a_volume 300;
     heal::freeze_a_member 240;
     heal::ephemeral_member_lost 240;
-    heal::lose_a_node_for_good [Nodes] 400;
-    heal::cut_a_member_off [Cuts] 240;
-    operator::killed_during_create smoke 240;
-    operator::killed_during_scale 300;
-    operator::killed_during_replacement 300;
-    operator::restart_touches_no_pod smoke 180;
-    operator::killed_after_every_write [Meter, AllVersions] 1500;
-    operator::two_operators_and_a_lease_that_wanders [Meter] 600;
-    operator::quiet_clusters_ask_nothing_of_the_api [Meter] 400;
+    heal::lose_a_node_for_good alone [Nodes] 400;
+    heal::cut_a_member_off alone [Cuts] 240;
+    operator::killed_during_create smoke alone 240;
+    operator::killed_during_scale alone 300;
+    operator::killed_during_replacement alone 300;
+    operator::restart_touches_no_pod smoke alone 180;
+    operator::killed_after_every_write alone [Meter, AllVersions] 1500;
+    operator::two_operators_and_a_lease_that_wanders alone [Meter] 600;
+    operator::quiet_clusters_ask_nothing_of_the_api alone [Meter] 400;
     quorum::lost_without_consent 240;
     quorum::recovered_from_survivor 300;
     upgrade::one_minor smoke 300;
@@ -102,18 +107,18 @@ scenarios! {
     care::fill_the_quota 300;
     care::claims_grow 240;
     care::defragmented_by_schedule 300;
-    home::operator_pod_is_well_behaved smoke [OperatorPod] 240;
+    home::operator_pod_is_well_behaved smoke alone [OperatorPod] 240;
     home::kustomize [Kubectl, OperatorPod] 60;
-    home::helm_namespaced smoke [Helm, Kubectl, OperatorPod] 420;
-    home::helm_cluster_wide [Helm, Kubectl, OperatorPod] 400;
-    home::operator_upgrade [Previous, Kubectl, OperatorPod] 400;
-    home::two_operators_of_different_versions [Previous, Kubectl, OperatorPod] 600;
-    home::drain_every_node [Nodes, Kubectl] 600;
+    home::helm_namespaced smoke alone [Helm, Kubectl, OperatorPod] 420;
+    home::helm_cluster_wide alone [Helm, Kubectl, OperatorPod] 400;
+    home::operator_upgrade alone [Previous, Kubectl, OperatorPod] 400;
+    home::two_operators_of_different_versions alone [Previous, Kubectl, OperatorPod] 600;
+    home::drain_every_node alone [Nodes, Kubectl] 600;
     home::certificates_are_renewed 240;
     home::namespace_deleted_with_a_cluster 240;
-    home::api_server_down_for_a_minute [ApiServer] 400;
-    home::uninstalled_clusters_go_on [Kubectl, OperatorPod] 400;
-    move_in::a_stateful_set_is_taken_over [Kubectl, OperatorPod] 500;
+    home::api_server_down_for_a_minute alone [ApiServer] 400;
+    home::uninstalled_clusters_go_on alone [Kubectl, OperatorPod] 400;
+    move_in::a_stateful_set_is_taken_over alone [Kubectl, OperatorPod] 500;
     move_in::a_cluster_of_the_old_operator_is_taken_over [Kubectl] 500;
     backup::backup_with_kubectl smoke [Kubectl] 240;
     backup_s3::backup_to_s3_step_by_step [Kubectl, S3] 240;
@@ -122,14 +127,14 @@ scenarios! {
     backup::backup_of_a_tls_cluster 300;
     backup::backup_proven_and_followed 300;
     backup::backup_troubles_are_told [Kubectl] 400;
-    backup::backup_operator_killed 600;
+    backup::backup_operator_killed alone 600;
     backup::backup_namespaces_apart 300;
     backup::backup_by_the_cluster_itself 300;
     backup::backup_before_an_upgrade 600;
     restore::restore_with_kubectl smoke [Kubectl] 420;
     restore::destroyed_and_restored 480;
     restore::bad_backups_are_refused 420;
-    restore::restore_operator_killed 600;
+    restore::restore_operator_killed alone 600;
     restore::recovered_from_backup 480;
     restore::tls_cluster_restored 420;
     restore::ephemeral_cluster_restored 420;

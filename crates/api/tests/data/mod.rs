@@ -45,8 +45,8 @@ fn expect<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Expect, D
 }
 
 fn yaml_files(folder: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let folder = Path::new(folder);
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("entry").path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
     files.sort();
