@@ -96,8 +96,11 @@ impl Test {
     /// Waits until no pod is left in the namespace.
     pub(crate) async fn pods_gone(&self) -> Result<()> {
         until("the pods to go away", 90, async || {
-            let left = self.pods().list(&ListParams::default()).await?.items.len();
-            Ok((left == 0).then_some(()))
+            let left = self.pods().list(&ListParams::default()).await?.items;
+            if !left.is_empty() {
+                bail!("{}", left.iter().map(remains).collect::<Vec<_>>().join("; "));
+            }
+            Ok(Some(()))
         })
         .await
     }
@@ -379,6 +382,24 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
         all.iter()
             .any(|condition| condition.type_ == "Ready" && condition.status == "True")
     })
+}
+
+/// Why a pod may still be there, in one line.
+fn remains(pod: &Pod) -> String {
+    let owners: Vec<_> = pod
+        .owner_references()
+        .iter()
+        .map(|owner| format!("{} {} {}", owner.kind, owner.name, owner.uid))
+        .collect();
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let deleted = pod.metadata.deletion_timestamp.as_ref().map(|time| time.0.to_string());
+    format!(
+        "{} of {} is {}, {}",
+        pod.name_any(),
+        owners.join(" and "),
+        phase.unwrap_or("nowhere"),
+        deleted.map_or("not being deleted".to_owned(), |time| format!("deleted {time}"))
+    )
 }
 
 /// A cluster's state in one line.

@@ -1,8 +1,11 @@
 //! CustomResourceDefinitions as clients see them.
 
+use std::time::Duration;
+
 use embedded_kube::Cluster;
+use futures::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 
@@ -120,4 +123,31 @@ async fn a_definition_serves_at_once_and_its_objects_follow_its_schema() {
             .to_string()
             .contains("could not find")
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_is_served_as_soon_as_a_watch_shows_its_definition() {
+    // given a watch of the definitions
+    let cluster = Cluster::start().await.unwrap();
+    let crds: Api<CustomResourceDefinition> = Api::all(cluster.client());
+    let changes = crds.watch(&WatchParams::default(), "0").await.unwrap();
+    futures::pin_mut!(changes);
+    for number in 0..20 {
+        // when it shows a new one
+        let mut definition = definition();
+        definition.metadata.name = Some(format!("widget{number}s.example.com"));
+        definition.spec.names.plural = format!("widget{number}s");
+        definition.spec.names.kind = format!("Widget{number}");
+        definition.spec.names.short_names = None;
+        let writer = crds.clone();
+        let written = tokio::spawn(async move { writer.create(&PostParams::default(), &definition).await });
+        let shown = tokio::time::timeout(Duration::from_secs(60), changes.next()).await;
+        assert!(matches!(shown, Ok(Some(Ok(WatchEvent::Added(_))))), "{shown:?}");
+        // then its kind is served, whether or not its writer has been answered
+        let path = format!("/apis/example.com/v1/widget{number}s");
+        let request = http::Request::get(path).body(Vec::new()).unwrap();
+        let listed = cluster.client().request::<Value>(request).await;
+        assert!(listed.is_ok(), "{listed:?}");
+        written.await.unwrap().unwrap();
+    }
 }

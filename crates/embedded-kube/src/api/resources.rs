@@ -396,11 +396,16 @@ pub(crate) struct Registry {
     groups: BTreeMap<String, Versions>,
     /// What OpenAPI says about it.
     pub(crate) documents: Documents,
+    /// The revision of the definitions it was made from.
+    pub(crate) as_of: u64,
 }
 
 impl Registry {
-    pub(crate) fn new(resources: impl IntoIterator<Item = Resource>) -> Self {
-        let mut registry = Self::default();
+    pub(crate) fn new(resources: impl IntoIterator<Item = Resource>, as_of: u64) -> Self {
+        let mut registry = Self {
+            as_of,
+            ..Self::default()
+        };
         for resource in resources {
             let versions = registry.groups.entry(resource.group.clone()).or_default();
             let at = match versions.iter().position(|(v, _)| *v == resource.version) {

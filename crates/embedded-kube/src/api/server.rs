@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,6 +30,8 @@ pub(crate) struct Server {
     registry: ArcSwap<Registry>,
     /// Held while the registry is made anew, so that an older state never replaces a newer one.
     registry_change: Mutex<()>,
+    /// The revision of the newest change of a definition.
+    definitions: watch::Receiver<u64>,
     pub(crate) authenticator: Authenticator,
     pub(crate) network: Arc<Network>,
     /// Set once nodes run.
@@ -46,10 +49,12 @@ impl Server {
         stop: CancellationToken,
         tasks: TaskTracker,
     ) -> Arc<Self> {
+        let definitions = store.log(crd::STORAGE).subscribe();
         let server = Arc::new(Self {
             store,
             registry: ArcSwap::default(),
             registry_change: Mutex::default(),
+            definitions,
             authenticator,
             network,
             streams: OnceLock::new(),
@@ -61,17 +66,26 @@ impl Server {
     }
 
     pub(crate) fn registry(&self) -> Arc<Registry> {
+        let served = self.registry.load_full();
+        // Whoever saw a definition in a watch finds its kind served, also if its writer has not got to that yet.
+        if served.as_of >= *self.definitions.borrow() {
+            return served;
+        }
+        self.refresh_registry();
         self.registry.load_full()
     }
 
     /// Makes the table of served resources anew from the stored definitions.
     fn refresh_registry(&self) {
         let _held = self.registry_change.lock().unwrap_or_else(|e| e.into_inner());
+        if self.registry.load().as_of >= *self.definitions.borrow() {
+            return;
+        }
         let snapshot = self.store.snapshot();
         let custom = crd::resources(snapshot.list(crd::STORAGE, "", None).map(|(_, object)| &object.value));
-        self.registry.store(Arc::new(Registry::new(
-            super::resources::built_in().into_iter().chain(custom),
-        )));
+        let resources = super::resources::built_in().into_iter().chain(custom);
+        self.registry
+            .store(Arc::new(Registry::new(resources, snapshot.revision)));
     }
 
     /// Takes up what an earlier run of the process left unfinished.
