@@ -5,6 +5,7 @@ mod bench;
 mod ground;
 mod log;
 mod meter;
+mod s3;
 mod scenarios;
 #[path = "../../crates/store/tests/servers/mod.rs"]
 mod servers;

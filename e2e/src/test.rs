@@ -20,6 +20,9 @@ use crate::writer::{Endpoint, Writer};
 /// The etcd version of scenarios that are not about versions.
 pub(crate) const USUAL: &str = "3.5.35";
 
+/// The label of pods with which a scenario plays the world around the operator; they go at its end.
+pub(crate) const SERVER: &str = "stateward-e2e-server";
+
 /// One run of a scenario.
 pub(crate) struct Test {
     /// Where.
@@ -86,6 +89,9 @@ impl Test {
             .await?;
         self.clusters()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await?;
+        self.pods()
+            .delete_collection(&DeleteParams::default(), &ListParams::default().labels(SERVER))
             .await?;
         self.pods_gone().await?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());

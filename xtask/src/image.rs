@@ -1,5 +1,5 @@
 //! `./x image`: container images without a Docker engine, as OCI archives in the cache: the operator's own, and for the
-//! real ground the etcd ones and `pause`.
+//! real ground the etcd ones, `pause` and an S3 server.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,13 @@ use anyhow::{Context, Result};
 use crate::oci::{self, Image};
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
-use crate::{cargo, kube, pins};
+use crate::{cargo, kube, pins, store};
 
 /// The image that holds a pod's namespaces; containerd is told this name.
 pub(crate) const PAUSE: &str = "stateward.local/pause:1";
+
+/// The S3 server of tests on the real ground; the tag is its version.
+const MINIO: &str = "stateward.local/minio";
 
 /// The operator's own image.
 const OPERATOR: &str = "ghcr.io/stateward/stateward";
@@ -143,6 +146,24 @@ pub(crate) fn pause(paths: &Paths) -> Result<PathBuf> {
         oci::write(&[image], &archive)?;
     }
     Ok(archive)
+}
+
+/// An S3 server for the real ground: its archive and its reference.
+pub(crate) fn minio(paths: &Paths) -> Result<(PathBuf, String)> {
+    let version = pins::MINIO;
+    let reference = format!("{MINIO}:{version}");
+    let archive = paths.cache.join("images").join(format!("minio-{version}.tar"));
+    if !archive.exists() {
+        let image = Image {
+            references: vec![reference.clone()],
+            entrypoint: vec!["/minio".into()],
+            user: "65532:65532".into(),
+            files: vec![(store::minio(paths)?, "/minio".into())],
+            ..Image::default()
+        };
+        oci::write(&[image], &archive)?;
+    }
+    Ok((archive, reference))
 }
 
 /// One archive with an image for each etcd in the cache: one import on each node instead of many.

@@ -48,10 +48,15 @@ pub(crate) fn run(paths: &Paths, verb: &Verb) -> Result<()> {
 
 /// Builds what is missing.
 pub(crate) fn build(paths: &Paths) -> Result<Vec<PathBuf>> {
+    Ok(vec![minio(paths)?, azurite(paths)?])
+}
+
+/// An S3 server, static: it runs in an image without a library, too.
+pub(crate) fn minio(paths: &Paths) -> Result<PathBuf> {
     let pin = pins::minio();
     let folder = paths.cache.join(pin.name).join(&pin.version);
     golang::build(paths, &pin, &folder)?;
-    Ok(vec![folder.join(pin.name), azurite(paths)?])
+    Ok(folder.join(pin.name))
 }
 
 /// Azurite is scripts for node, which must be there already: its versions and their hashes are in the lock file.

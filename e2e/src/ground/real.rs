@@ -87,8 +87,8 @@ impl Ground for Real {
     }
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
-        if need == Need::S3 {
-            return Some("its pods cannot reach a server on this machine");
+        if need == Need::S3 && std::env::var_os(crate::s3::IMAGE).is_none() {
+            return Some("no image of an S3 server was loaded; ./x kube test brings one");
         }
         if need == Need::Meter {
             return Some("the operator is a pod of its own here, and nothing stands between it and the API");

@@ -1,50 +1,24 @@
-//! Backups to a real S3 server: the walk-through that users of the old operator know, and a store that refuses or is away.
+//! Backups to a real S3 server and restores from it: the walk-through that users of the old operator know, and a store that
+//! refuses, is full, is slow, breaks off or is away.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
+use stateward_api::conditions::{self, types};
 
 use super::backup::{create, status, succeeded};
-use crate::servers::proxy::{Fault, Proxy};
-use crate::servers::{PASSWORD, Server, USER, aws_files};
+use super::restore;
+use crate::s3::{S3, secret};
+use crate::servers::PASSWORD;
+use crate::servers::proxy::Fault;
 use crate::test::Test;
 use crate::wait::until;
 
-/// MinIO on a loopback address that is nobody else's: pods' own is written in place of 127.0.0.1.
-fn minio() -> Server {
-    let ip = Ipv4Addr::new(127, 77, rand::random_range(1..250), rand::random_range(1..250));
-    Server::minio(IpAddr::V4(ip), &["mybucket"])
-}
+const NAME: &str = "example-etcd-cluster";
 
-/// The secret as users make it: from the two files of the AWS command line.
-async fn secret(test: &Test, name: &str, password: &str) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    aws_files(folder.path(), USER, password);
-    let file = |name: &str| format!("--from-file={}", folder.path().join(name).display());
-    test.kubectl(&[
-        "create",
-        "secret",
-        "generic",
-        name,
-        &file("credentials"),
-        &file("config"),
-    ])
-    .await?;
-    Ok(())
-}
-
-fn s3(endpoint: &str, path: &str, secret: &str) -> Value {
-    json!({"path": path, "awsSecret": secret, "endpoint": endpoint, "forcePathStyle": true})
-}
-
-pub(crate) async fn backup_to_s3_step_by_step(test: &Test) -> Result<String> {
-    let server = minio();
-    test.created("example-etcd-cluster", json!({"size": 3})).await?;
-    secret(test, "aws", PASSWORD).await?;
-    let began = Instant::now();
-    test.apply(&format!(
+fn backup_manifest(url: &str) -> String {
+    format!(
         "apiVersion: etcd.database.coreos.com/v1beta2
 kind: EtcdBackup
 metadata:
@@ -55,66 +29,133 @@ spec:
   s3:
     path: mybucket/etcd.backup
     awsSecret: aws
-    endpoint: {}
+    endpoint: {url}
     forcePathStyle: true
-",
-        server.url()
-    ))
-    .await?;
+"
+    )
+}
+
+pub(crate) async fn backup_to_s3_step_by_step(test: &Test) -> Result<String> {
+    let server = S3::start(test, "minio").await?;
+    test.created(NAME, json!({"size": 3})).await?;
+    secret(test, "aws", PASSWORD).await?;
+    let began = Instant::now();
+    test.apply(&backup_manifest(&server.url)).await?;
     let done = succeeded(test, "example-etcd-cluster-backup", 60).await?;
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(20), "it took {took:?}");
     ensure!(done.backups[0].location == "mybucket/etcd.backup", "{:?}", done.backups);
-    ensure!(
-        server.data().join("mybucket/etcd.backup").exists(),
-        "no file in the bucket"
-    );
+    ensure!(server.has("mybucket/etcd.backup").await?, "no file in the bucket");
     Ok(format!("succeeded {:.1} s after kubectl apply", took.as_secs_f64()))
 }
 
+/// Every member and volume is destroyed; what is left is in the bucket.
+pub(crate) async fn restore_from_s3_step_by_step(test: &Test) -> Result<String> {
+    let server = S3::start(test, "minio").await?;
+    test.created(NAME, json!({"size": 3})).await?;
+    restore::write(test, NAME, "before").await?;
+    secret(test, "aws", PASSWORD).await?;
+    test.apply(&backup_manifest(&server.url)).await?;
+    succeeded(test, "example-etcd-cluster-backup", 60).await?;
+    let seen = restore::write(test, NAME, "later").await?;
+    restore::destroy_everything(test, NAME).await?;
+    let began = Instant::now();
+    test.apply(&format!(
+        "apiVersion: etcd.database.coreos.com/v1beta2
+kind: EtcdRestore
+metadata:
+  name: example-etcd-cluster
+spec:
+  etcdCluster:
+    name: example-etcd-cluster
+  backupStorageType: S3
+  s3:
+    path: mybucket/etcd.backup
+    awsSecret: aws
+    endpoint: {}
+    forcePathStyle: true
+",
+        server.url
+    ))
+    .await?;
+    restore::succeeded(test, NAME, 180).await?;
+    let served = began.elapsed();
+    test.settled(NAME, 120).await?;
+    restore::has(test, NAME, "before", seen).await?;
+    restore::has_not(test, NAME, "later").await?;
+    Ok(format!("served {:.1} s after kubectl apply", served.as_secs_f64()))
+}
+
+/// Waits until a backup is troubled for a reason, and gives the words.
+async fn troubled(test: &Test, name: &str, reason: &str) -> Result<String> {
+    until(&format!("EtcdBackup {name} to fail with {reason}"), 120, async || {
+        let status = status(test, name).await?;
+        match conditions::get(&status.conditions, types::DEGRADED) {
+            Some(degraded) if degraded.reason == reason && status.consecutive_failures > 0 => Ok(Some(status.reason)),
+            Some(degraded) => bail!("{}: {}", degraded.reason, degraded.message),
+            None => bail!("no condition"),
+        }
+    })
+    .await
+}
+
 pub(crate) async fn backup_when_s3_refuses_or_is_away(test: &Test) -> Result<String> {
-    let server = minio();
+    let server = S3::start(test, "minio").await?;
     test.created("c", json!({"size": 1})).await?;
+    // More than one part of an upload.
+    let client = test.endpoint("c").await?.client()?;
+    for number in 0..20_u8 {
+        let value: Vec<u8> = (0..1_000_000_u32)
+            .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8 ^ number)
+            .collect();
+        client.put(format!("large-{number}"), value).await?;
+    }
+    let to = |path: &str, url: &str| {
+        let s3 = json!({"path": path, "awsSecret": "aws", "endpoint": url, "forcePathStyle": true});
+        json!({"clusterRef": {"name": "c"}, "s3": s3})
+    };
+    let mut told = Vec::new();
     // wrong credentials are told, and right ones are tried at once
     secret(test, "aws", "wrong-secret").await?;
-    let to = |path: &str, url: &str| json!({"clusterRef": {"name": "c"}, "s3": s3(url, path, "aws")});
-    create(test, "refused", to("mybucket/a.backup", &server.url())).await?;
-    let failing = async |name: &'static str| {
-        until(&format!("{name} to fail"), 120, async || {
-            let status = status(test, name).await?;
-            Ok((status.consecutive_failures > 0).then_some(status))
-        })
-        .await
-    };
-    let refused = failing("refused").await?;
-    ensure!(refused.reason.contains("credentials"), "{}", refused.reason);
+    create(test, "refused", to("mybucket/refused", &server.url)).await?;
+    told.push(troubled(test, "refused", "AccessDenied").await?);
     test.kubectl(&["delete", "secret", "aws"]).await?;
     secret(test, "aws", PASSWORD).await?;
     succeeded(test, "refused", 60).await?;
     // a bucket that is not there
-    create(test, "nowhere", to("nobucket/a.backup", &server.url())).await?;
-    let nowhere = failing("nowhere").await?;
-    // a store that is full, then cuts every connection, comes back
-    let proxy = Proxy::before(server.address, Fault::Full);
-    create(
-        test,
-        "away",
-        to("mybucket/b.backup", &format!("http://{}", proxy.address)),
-    )
-    .await?;
-    let full = failing("away").await?;
-    proxy.set(Fault::CutAfter(0));
-    let away = until("the cut to be told", 120, async || {
-        let status = status(test, "away").await?;
-        Ok((status.consecutive_failures > full.consecutive_failures).then_some(status))
-    })
-    .await?;
+    create(test, "nowhere", to("nobucket/a", &server.url)).await?;
+    told.push(troubled(test, "nowhere", "BucketMissing").await?);
+    // a disk that is smaller than the backup
+    let small = S3::small(test, "small", 12).await?;
+    create(test, "full", to("mybucket/full", &small.url)).await?;
+    told.push(troubled(test, "full", "StoreFull").await?);
+    ensure!(!small.has("mybucket/full").await?, "part of a backup is there");
+    // too slow for the time that it is given
+    let (proxy, url) = server.proxied(Fault::Slow(1 << 20))?;
+    let with = |mut spec: Value, seconds: i64| {
+        spec["backupPolicy"] = json!({ "timeoutInSecond": seconds });
+        spec
+    };
+    create(test, "slow", with(to("mybucket/slow", &url), 4)).await?;
+    told.push(troubled(test, "slow", "TimedOut").await?);
+    ensure!(!server.has("mybucket/slow").await?, "part of a backup is there");
+    // cut half way, again and again; when it is mended the backup is made by itself
+    proxy.set(Fault::CutAfter(10 << 20));
+    create(test, "cut", to("mybucket/cut", &url)).await?;
+    told.push(troubled(test, "cut", "StoreUnreachable").await?);
+    ensure!(!server.has("mybucket/cut").await?, "part of a backup is there");
     proxy.set(Fault::None);
-    succeeded(test, "away", 120).await?;
+    succeeded(test, "cut", 120).await?;
+    succeeded(test, "slow", 120).await?;
+    ensure!(server.has("mybucket/cut").await?, "no file in the bucket");
     ensure!(
-        status(test, "away").await?.consecutive_failures == 0,
+        status(test, "cut").await?.consecutive_failures == 0,
         "it succeeded and counts failures"
     );
-    let told = [refused, nowhere, full, away].map(|status| status.reason.chars().take(80).collect::<String>());
-    Ok(told.join(" | "))
+    // down
+    drop(proxy);
+    create(test, "down", to("mybucket/down", &url)).await?;
+    told.push(troubled(test, "down", "StoreUnreachable").await?);
+    let short = |words: String| words.chars().take(70).collect::<String>();
+    Ok(told.into_iter().map(short).collect::<Vec<_>>().join(" | "))
 }

@@ -122,6 +122,7 @@ scenarios! {
     move_in::a_cluster_of_the_old_operator_is_taken_over [Kubectl] 500;
     backup::backup_with_kubectl smoke [Kubectl] 240;
     backup_s3::backup_to_s3_step_by_step [Kubectl, S3] 240;
+    backup_s3::restore_from_s3_step_by_step [Kubectl, S3] 420;
     backup_s3::backup_when_s3_refuses_or_is_away [Kubectl, S3] 400;
     backup::backup_schedule_and_retention 300;
     backup::backup_of_a_tls_cluster 300;

@@ -34,7 +34,7 @@ async fn status(test: &Test, name: &str) -> Result<EtcdRestoreStatus> {
     Ok(restores(test).get(name).await?.status.unwrap_or_default())
 }
 
-async fn succeeded(test: &Test, name: &str, seconds: u64) -> Result<EtcdRestoreStatus> {
+pub(super) async fn succeeded(test: &Test, name: &str, seconds: u64) -> Result<EtcdRestoreStatus> {
     until(&format!("EtcdRestore {name} to succeed"), seconds, async || {
         let status = status(test, name).await?;
         if !status.succeeded {
@@ -46,7 +46,7 @@ async fn succeeded(test: &Test, name: &str, seconds: u64) -> Result<EtcdRestoreS
 }
 
 /// Writes numbered keys under a prefix, and gives the revision after them.
-async fn write(test: &Test, name: &str, prefix: &str) -> Result<i64> {
+pub(super) async fn write(test: &Test, name: &str, prefix: &str) -> Result<i64> {
     let client = test.endpoint(name).await?.client()?;
     let mut revision = 0;
     for number in 0..50 {
@@ -57,7 +57,7 @@ async fn write(test: &Test, name: &str, prefix: &str) -> Result<i64> {
 }
 
 /// Every key of the prefix is there, and the next revision is higher than any that a client has seen.
-async fn has(test: &Test, name: &str, prefix: &str, seen: i64) -> Result<()> {
+pub(super) async fn has(test: &Test, name: &str, prefix: &str, seen: i64) -> Result<()> {
     let client = test.endpoint(name).await?.client()?;
     for number in 0..50 {
         let key = format!("{prefix}/{number}");
@@ -70,7 +70,7 @@ async fn has(test: &Test, name: &str, prefix: &str, seen: i64) -> Result<()> {
     Ok(())
 }
 
-async fn has_not(test: &Test, name: &str, prefix: &str) -> Result<()> {
+pub(super) async fn has_not(test: &Test, name: &str, prefix: &str) -> Result<()> {
     let client = test.endpoint(name).await?.client()?;
     let found = client.get(format!("{prefix}/0")).await?;
     ensure!(found.is_none(), "{prefix}/0 was written after the backup and is there");
@@ -92,13 +92,14 @@ async fn pods(test: &Test, name: &str) -> Result<Vec<String>> {
     Ok(test.pods_of(name).await?.iter().map(ResourceExt::name_any).collect())
 }
 
-async fn destroy_everything(test: &Test) -> Result<()> {
-    for claim in test.claims_of("c").await? {
+/// Every member with its volume.
+pub(super) async fn destroy_everything(test: &Test, name: &str) -> Result<()> {
+    for claim in test.claims_of(name).await? {
         test.claims()
             .delete(&claim.name_any(), &DeleteParams::default())
             .await?;
     }
-    for pod in pods(test, "c").await? {
+    for pod in pods(test, name).await? {
         test.delete_pod(&pod).await?;
     }
     Ok(())
@@ -168,7 +169,7 @@ spec:
 
 pub(crate) async fn destroyed_and_restored(test: &Test) -> Result<String> {
     let seen = backed_up(test, json!({"size": 3})).await?;
-    destroy_everything(test).await?;
+    destroy_everything(test, "c").await?;
     test.condition("c", "Degraded", "QuorumLost", 120).await?;
     create(test, json!({"backupRef": {"name": "b"}})).await?;
     succeeded(test, "c", 120).await?;
@@ -246,7 +247,7 @@ pub(crate) async fn recovered_from_backup(test: &Test) -> Result<String> {
         json!({"size": 3, "recovery": {"onQuorumLoss": "FromBackup", "delaySeconds": 1}}),
     )
     .await?;
-    destroy_everything(test).await?;
+    destroy_everything(test, "c").await?;
     test.settled("c", 240).await?;
     has(test, "c", "before", seen).await?;
     let record = test.get("c").await?.status.unwrap_or_default().restore;

@@ -50,7 +50,15 @@ impl Args {
         if self.needs_previous() {
             image::previous(paths)?;
         }
+        if self.needs_s3() {
+            image::minio(paths)?;
+        }
         self.up.build(paths)
+    }
+
+    /// The scenarios with an S3 server say so in their names.
+    fn needs_s3(&self) -> bool {
+        self.is_whole() || self.names.iter().any(|name| name.contains("s3"))
     }
 
     fn needs_previous(&self) -> bool {
@@ -149,6 +157,11 @@ fn suite(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     {
         node::load(paths, run, &[archive])?;
         suite.env("STATEWARD_PREVIOUS", manifests);
+    }
+    if args.needs_s3() {
+        let (archive, reference) = image::minio(paths)?;
+        node::load(paths, run, &[archive])?;
+        suite.env("STATEWARD_MINIO", reference);
     }
     let mut inside = cmd(run.program(), ["kube", "--name", &run.name, "exec", "--"]);
     inside.arg(suite.get_program()).args(suite.get_args());

@@ -79,22 +79,30 @@ pub(crate) struct Server {
 impl Server {
     /// MinIO on a loopback address, with these buckets.
     pub(crate) fn minio(ip: IpAddr, buckets: &[&str]) -> Self {
-        Self::minio_with(ip, buckets, None)
+        Self::minio_with(ip, buckets, None, None)
+    }
+
+    /// MinIO on a disk of its own of so many MiB, made in a mount namespace that ends with it; `None`: the machine's.
+    pub(crate) fn minio_with_room(ip: IpAddr, buckets: &[&str], room: Option<u32>) -> Self {
+        Self::minio_with(ip, buckets, None, room)
     }
 
     /// MinIO that speaks TLS, with a certificate and its key as PEM texts.
     pub(crate) fn minio_tls(ip: IpAddr, buckets: &[&str], certificate: &str, key: &str) -> Self {
-        Self::minio_with(ip, buckets, Some((certificate, key)))
+        Self::minio_with(ip, buckets, Some((certificate, key)), None)
     }
 
-    fn minio_with(ip: IpAddr, buckets: &[&str], tls: Option<(&str, &str)>) -> Self {
+    fn minio_with(ip: IpAddr, buckets: &[&str], tls: Option<(&str, &str)>, room: Option<u32>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let address = SocketAddr::new(ip, free_port(ip));
         let data = folder.path().join("data");
         for bucket in buckets {
             fs::create_dir_all(data.join(bucket)).expect("a bucket");
         }
-        let mut command = Command::new(program("minio"));
+        let mut command = match room {
+            None => Command::new(program("minio")),
+            Some(room) => on_small_disk(room, &data, buckets),
+        };
         command
             .args(["server", "--quiet", "--address", &address.to_string()])
             .args(["--console-address", &format!("{ip}:{}", free_port(ip))])
@@ -187,6 +195,19 @@ impl Drop for Server {
         let _already = self.child.kill();
         let _ended = self.child.wait();
     }
+}
+
+/// MinIO, when its arguments are given, on a file system in memory that only it sees.
+fn on_small_disk(room: u32, data: &Path, buckets: &[&str]) -> Command {
+    let script = r#"mount -t tmpfs -o "size=$1m" tmpfs "$2" && cd "$2" && mkdir $3 && shift 3 && exec "$@""#;
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "--map-root-user", "--", "sh", "-c", script, "sh"])
+        .arg(room.to_string())
+        .arg(data)
+        .arg(buckets.join(" "))
+        .arg(program("minio"));
+    command
 }
 
 /// The AWS files of a secret: `credentials` and `config`.

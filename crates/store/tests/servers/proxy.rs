@@ -1,7 +1,7 @@
 //! A proxy before a store that breaks what passes, in the ways networks and stores do.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,32 +24,44 @@ pub(crate) struct Proxy {
     /// Where it answers.
     pub(crate) address: SocketAddr,
     fault: Arc<Mutex<Fault>>,
+    sent: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    /// Before a server.
+    /// Before a server, on its address.
     pub(crate) fn before(server: SocketAddr, fault: Fault) -> Self {
-        let listener = TcpListener::bind((server.ip(), 0)).expect("a port");
+        Self::between(server.ip(), server, fault)
+    }
+
+    /// On an address, before a server.
+    pub(crate) fn between(ip: IpAddr, server: SocketAddr, fault: Fault) -> Self {
+        let listener = TcpListener::bind((ip, 0)).expect("a port");
         let address = listener.local_addr().expect("its address");
         let fault = Arc::new(Mutex::new(fault));
         let ended = Arc::new(AtomicBool::new(false));
         let sent = Arc::new(AtomicU64::new(0));
-        let (shared, over) = (fault.clone(), ended.clone());
+        let (shared, over, counted) = (fault.clone(), ended.clone(), sent.clone());
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 if over.load(Ordering::Relaxed) {
                     return;
                 }
-                let (shared, sent) = (shared.clone(), sent.clone());
+                let (shared, sent) = (shared.clone(), counted.clone());
                 std::thread::spawn(move || carry(client, server, &shared, &sent));
             }
         });
-        Self { address, fault, ended }
+        Self {
+            address,
+            fault,
+            sent,
+            ended,
+        }
     }
 
-    /// From now on.
+    /// From now on, with bytes counted anew.
     pub(crate) fn set(&self, fault: Fault) {
+        self.sent.store(0, Ordering::Relaxed);
         *self.fault.lock().expect("the fault") = fault;
     }
 }
