@@ -15,6 +15,7 @@ mod lint;
 mod oci;
 mod paths;
 mod pins;
+mod published;
 mod release;
 mod setup;
 mod shell;
@@ -56,6 +57,8 @@ enum Verb {
     Crds(cargo::Generate),
     /// Lint and render the Helm chart, and compare with what was committed
     Chart(chart::Args),
+    /// Check the OLM bundle, the krew manifest and the alert rules with their own tools
+    Published,
     /// Everything that is published with a version, in one folder
     Release(release::Args),
     /// Write container images as OCI archives, without Docker
@@ -87,6 +90,7 @@ fn run() -> anyhow::Result<()> {
         Verb::Bench(args) => bench::run(&paths, &args),
         Verb::Crds(args) => cargo::generate(&paths, &args),
         Verb::Chart(args) => chart::run(&paths, &args),
+        Verb::Published => published::run(&paths),
         Verb::Release(args) => release::run(&paths, &args),
         Verb::Image(args) => image::run(&paths, &args),
         Verb::Kube(args) => kube::run(&paths, &args),

@@ -26,6 +26,15 @@ pub(crate) const MINIO: &str = "2026.02.12";
 /// An emulator of Azure Blob Storage, for tests: from npm, pinned in `ground/npm/`.
 pub(crate) const AZURITE: &str = "3.37.0";
 
+/// Checks bundles of the Operator Lifecycle Manager.
+const OPERATOR_VERIFY: &str = "0.27.0";
+
+/// Checks manifests of kubectl's plugins.
+const KREW: &str = "0.4.4";
+
+/// The Prometheus whose parser checks the alert rules.
+const PROMETHEUS: &str = "0.300.1";
+
 /// One folder of `ground/go/` and what to build there.
 pub(crate) struct Pin {
     /// Also the name of the folder: `NAME-VERSION`.
@@ -82,13 +91,7 @@ pub(crate) fn kubernetes(version: &str) -> Pin {
 
 /// The cluster's DNS server.
 pub(crate) fn coredns() -> Pin {
-    Pin {
-        name: "coredns",
-        version: COREDNS.to_owned(),
-        toolchain: None,
-        programs: vec![("github.com/coredns/coredns", "coredns")],
-        link: String::new(),
-    }
+    single("coredns", COREDNS, "github.com/coredns/coredns")
 }
 
 /// Helm.
@@ -102,13 +105,35 @@ pub(crate) fn helm() -> Pin {
     }
 }
 
-/// An S3 server.
-pub(crate) fn minio() -> Pin {
+/// OLM's check of a bundle.
+pub(crate) fn operator_verify() -> Pin {
+    let import = "github.com/operator-framework/api/cmd/operator-verify";
+    single("operator-verify", OPERATOR_VERIFY, import)
+}
+
+/// krew's check of a plugin's manifest.
+pub(crate) fn validate_krew_manifest() -> Pin {
+    let import = "sigs.k8s.io/krew/cmd/validate-krew-manifest";
+    single("validate-krew-manifest", KREW, import)
+}
+
+/// Prometheus' own reading of rules, without the rest of it.
+pub(crate) fn rulecheck() -> Pin {
+    single("rulecheck", PROMETHEUS, ".")
+}
+
+/// One program that needs nothing special.
+fn single(name: &'static str, version: &str, import: &'static str) -> Pin {
     Pin {
-        name: "minio",
-        version: MINIO.to_owned(),
+        name,
+        version: version.to_owned(),
         toolchain: None,
-        programs: vec![("github.com/minio/minio", "minio")],
+        programs: vec![(import, name)],
         link: String::new(),
     }
+}
+
+/// An S3 server.
+pub(crate) fn minio() -> Pin {
+    single("minio", MINIO, "github.com/minio/minio")
 }

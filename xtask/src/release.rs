@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::paths::Paths;
 use crate::shell::{cmd, output, run as show};
-use crate::{cargo, chart, image};
+use crate::{cargo, chart, image, published};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -52,6 +52,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
 
     let work = tempfile::tempdir()?;
     show(cmd(&program, ["manifests", "--bundle"]).arg(work.path()))?;
+    published::bundle(paths, work.path())?;
     let bundle = folder.join(format!("stateward-{VERSION}-olm-bundle.tar.gz"));
     output(
         cmd("tar", ["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "-czf"])
@@ -62,7 +63,10 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     )?;
 
     let digest = digest(&folder.join(&archive))?;
-    fs::write(folder.join("stateward.krew.yaml"), krew(&archive, &digest)?)?;
+    // krew wants the file to have the plugin's name.
+    let plugin = folder.join("stateward.yaml");
+    fs::write(&plugin, krew(&archive, &digest)?)?;
+    published::plugin(paths, &plugin)?;
     let materials = serde_json::to_string_pretty(&bill_of_materials(paths)?)?;
     fs::write(folder.join(format!("stateward-{VERSION}.spdx.json")), materials)?;
     checksums(folder)?;
@@ -124,7 +128,7 @@ fn checksums(folder: &Path) -> Result<()> {
 }
 
 /// The manifest by which krew installs `kubectl stateward`.
-fn krew(archive: &str, digest: &str) -> Result<String> {
+pub(crate) fn krew(archive: &str, digest: &str) -> Result<String> {
     let repository = env!("CARGO_PKG_REPOSITORY");
     let manifest = json!({
         "apiVersion": "krew.googlecontainertools.github.com/v1alpha2",

@@ -40,6 +40,7 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     figures
         .clusters
         .set(i64::try_from(shared.caches.clusters.len()).unwrap_or(i64::MAX));
+    figures.each_cluster.set(&shared.caches.clusters.all());
     figures
         .backups
         .set(&shared.caches.backups.all(), jiff::Timestamp::now());

@@ -10,7 +10,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use stateward_api::EtcdBackup;
+use stateward_api::conditions::is_true;
+use stateward_api::{EtcdBackup, EtcdCluster};
 
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -33,6 +34,75 @@ pub(crate) struct EndLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct EffectLabel {
     pub(crate) effect: &'static str,
+}
+
+/// An EtcdCluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ClusterLabel {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// A condition of an EtcdCluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ConditionLabel {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) condition: String,
+}
+
+/// Figures about EtcdClusters, taken from their statuses when somebody asks.
+#[derive(Clone, Default)]
+pub(crate) struct ClusterFigures {
+    pub(crate) wanted: Family<ClusterLabel, Gauge>,
+    pub(crate) ready: Family<ClusterLabel, Gauge>,
+    pub(crate) conditions: Family<ConditionLabel, Gauge>,
+}
+
+impl ClusterFigures {
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "cluster_members_wanted",
+            "spec.size of an EtcdCluster",
+            self.wanted.clone(),
+        );
+        registry.register(
+            "cluster_members_ready",
+            "Members of an EtcdCluster that serve",
+            self.ready.clone(),
+        );
+        registry.register(
+            "cluster_condition",
+            "1 while this condition of an EtcdCluster is true",
+            self.conditions.clone(),
+        );
+    }
+
+    /// Takes them from the objects.
+    pub(crate) fn set(&self, clusters: &[Arc<EtcdCluster>]) {
+        self.wanted.clear();
+        self.ready.clear();
+        self.conditions.clear();
+        for cluster in clusters {
+            let label = ClusterLabel {
+                namespace: cluster.metadata.namespace.clone().unwrap_or_default(),
+                name: cluster.metadata.name.clone().unwrap_or_default(),
+            };
+            let status = cluster.status.clone().unwrap_or_default();
+            self.wanted.get_or_create(&label).set(cluster.spec.size.into());
+            let ready = i64::try_from(status.members.ready.len()).unwrap_or(i64::MAX);
+            self.ready.get_or_create(&label).set(ready);
+            for condition in &status.conditions {
+                let label = ConditionLabel {
+                    namespace: label.namespace.clone(),
+                    name: label.name.clone(),
+                    condition: condition.type_.clone(),
+                };
+                let holds = is_true(&status.conditions, &condition.type_);
+                self.conditions.get_or_create(&label).set(holds.into());
+            }
+        }
+    }
 }
 
 /// An EtcdBackup.
@@ -100,6 +170,7 @@ impl BackupFigures {
 /// All figures.
 pub(crate) struct Metrics {
     registry: Registry,
+    pub(crate) each_cluster: ClusterFigures,
     pub(crate) backups: BackupFigures,
     pub(crate) rounds: Family<EndLabel, Counter>,
     pub(crate) round_seconds: Histogram,
@@ -124,10 +195,13 @@ impl Metrics {
         registry.register("clusters", "EtcdClusters that are looked after", clusters.clone());
         let leads = Gauge::default();
         registry.register("leads", "1 while this operator acts", leads.clone());
+        let each_cluster = ClusterFigures::default();
+        each_cluster.register(&mut registry);
         let backups = BackupFigures::default();
         backups.register(&mut registry);
         Self {
             registry,
+            each_cluster,
             backups,
             rounds,
             round_seconds,

@@ -11,7 +11,7 @@ use super::process::Process;
 use super::{down, node, objects, rights, up};
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
-use crate::{cargo, chart, e2e, image, pins, shell};
+use crate::{cargo, chart, e2e, image, pins, published, shell};
 
 /// The scenarios that start with the release before.
 const FROM_PREVIOUS: [&str; 2] = ["operator_upgrade", "two_operators_of_different_versions"];
@@ -97,6 +97,9 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
 fn lanes(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     if args.is_suite() {
         chart::check(paths, false).context("lane failed: chart")?;
+        if args.is_whole() {
+            published::run(paths).context("lane failed: published")?;
+        }
         let config = run.kubeconfig();
         // The embedded server speaks as the newest one does; older ones have other words for some refusals.
         if args.up.version == pins::KUBERNETES[0] {

@@ -398,14 +398,21 @@ fn says_broken_data(message: &str, settings_are_good: bool) -> Option<String> {
             let says = |signs: &[&str]| signs.iter().any(|sign| line.contains(sign));
             says(SIGNS_OF_BROKEN_FILES) || (settings_are_good && says(SIGNS))
         })
+        .or_else(|| panicked_at_start(message).filter(|_| settings_are_good))
         .map(shorten)
 }
 
+/// A panic of the first goroutine, which only starts the server and then waits: etcd met something in its files that it holds
+/// for impossible. The words stand above the trace.
+fn panicked_at_start(message: &str) -> Option<&str> {
+    let words = message.lines().find(|line| line.starts_with("panic: "))?;
+    message.contains("goroutine 1 [running]").then_some(words)
+}
+
 fn last_line(message: &str) -> String {
-    message
-        .lines()
-        .rev()
-        .find(|line| !line.trim().is_empty())
+    let panic = message.lines().find(|line| line.starts_with("panic: "));
+    panic
+        .or_else(|| message.lines().rev().find(|line| !line.trim().is_empty()))
         .map(shorten)
         .unwrap_or_else(|| "no last words".into())
 }
@@ -430,4 +437,25 @@ pub fn healthy_voters(list: &MemberList, members: &BTreeMap<MemberName, Member<'
         .filter(|member| member.is_voter() && member.is_healthy())
         .count()
         .min(list.voters().count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_while_starting_is_told_by_its_words_and_not_by_its_trace() {
+        // given the last words of an etcd 3.5 whose log lost its first record
+        let message = "{\"level\":\"info\",\"msg\":\"restarting local member\"}\npanic: cannot use none as id\n\n\
+                       goroutine 1 [running]:\ngo.etcd.io/etcd/raft/v3.newRaft(0x1b70dac8be88)\n\t/raft.go:320 +0xb74\n";
+        // when others run well with the same settings, then its data is broken
+        let words = Some("panic: cannot use none as id".to_owned());
+        assert_eq!(says_broken_data(message, true), words);
+        assert_eq!(Some(last_line(message)), words);
+        // and when they do not, the settings may be the reason
+        assert_eq!(says_broken_data(message, false), None);
+        // and a panic under way, in another goroutine, proves nothing about the files
+        let later = message.replace("goroutine 1 ", "goroutine 77 ");
+        assert_eq!(says_broken_data(&later, true), None);
+    }
 }

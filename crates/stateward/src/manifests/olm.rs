@@ -53,6 +53,15 @@ fn service_version() -> Result<Value> {
         "apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdCluster",
         "metadata": {"name": "example"}, "spec": {"size": 3},
     }));
+    let store = json!({"path": "backups/example", "awsSecret": "aws"});
+    examples.push(json!({
+        "apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdBackup", "metadata": {"name": "example"},
+        "spec": {"clusterRef": {"name": "example"}, "storageType": "S3", "s3": store},
+    }));
+    examples.push(json!({
+        "apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdRestore", "metadata": {"name": "example"},
+        "spec": {"etcdCluster": {"name": "example"}, "backupStorageType": "S3", "s3": store},
+    }));
     let deployment = json!({
         "name": NAME, "label": labels(), "spec": deployment_spec(IMAGE, &["operator".into(), "--no-crds".into()]),
     });
