@@ -32,7 +32,7 @@ impl Sim<'_> {
 
     fn draw_fault(&mut self) {
         let long = self.dice.between(500, 60_000);
-        match self.dice.between(0, 27) {
+        match self.dice.between(0, 28) {
             0 | 1 => self.crash_a_process(),
             2 => self.with_a_process(|sim, id| {
                 let name = sim.processes[&id].name.clone();
@@ -124,6 +124,20 @@ impl Sim<'_> {
                 sim.container_ends(id, 2, "signal: out of memory");
             }),
             25 => self.pass_leadership(),
+            27 => {
+                let node = self.dice.index(self.nodes.len());
+                let long = self.dice.between(10_000, 900_000);
+                self.tell(|| format!("user: drains {}, for {long} ms", node_name(node)));
+                self.nodes[node].cordoned_until = self.now + long;
+                let pods = self.kube.now.pods.values().filter(|pod| pod.node == Some(node));
+                let pods: Vec<MemberName> = pods.map(|pod| pod.name.clone()).collect();
+                // The disruption budget lets one go; the next one only when that one is back.
+                if let Some(pod) = self.dice.pick(&pods).cloned()
+                    && self.may_lose_pod(&pod)
+                {
+                    self.delete_pod(&pod, None);
+                }
+            }
             26 => {
                 let index = usize::from(!self.operators[0].leads);
                 self.operators[index].stale_until = self.now + long / 4;
@@ -452,6 +466,7 @@ impl Sim<'_> {
         self.reconnect();
         for node in 0..self.nodes.len() {
             self.nodes[node].no_images_until = 0;
+            self.nodes[node].cordoned_until = self.nodes[node].cordoned_until.min(self.now);
             self.nodes[node].crashes_until = 0;
             self.node_back(node);
         }

@@ -165,6 +165,8 @@ pub(crate) struct Node {
     pub(crate) crashes_until: Ms,
     /// Images cannot be pulled until then.
     pub(crate) no_images_until: Ms,
+    /// Somebody drained it, and lets pods come again then.
+    pub(crate) cordoned_until: Ms,
 }
 
 impl Node {

@@ -121,6 +121,7 @@ impl Sim<'_> {
         let used = |node: usize| self.kube.now.pods.values().filter(|pod| pod.node == Some(node)).count();
         let fits: Vec<usize> = (0..self.nodes.len())
             .filter(|node| !self.nodes[*node].gone && !self.kube.now.dead_nodes.contains_key(&node_name(*node)))
+            .filter(|node| self.nodes[*node].cordoned_until <= self.now)
             .filter(|node| pinned.is_none_or(|pinned| pinned == *node))
             .collect();
         let fewest = fits.iter().map(|node| used(*node)).min();
@@ -163,19 +164,22 @@ impl Sim<'_> {
                 || !self.nodes[*node].removed
         };
         let all: Vec<usize> = (0..self.nodes.len()).filter(exists).collect();
-        let (count, dead) = (
-            all.len(),
-            all.iter()
-                .filter(|node| Some(**node) == pinned || pinned.is_none())
-                .count(),
-        );
-        match dead {
-            0 => format!("0/{count} nodes are available: {count} node(s) had volume node affinity conflict."),
-            _ => format!(
-                "0/{count} nodes are available: {dead} node(s) had untolerated taint(s), {} node(s) had volume node affinity conflict.",
-                count - dead
+        let count = all.len();
+        let cordoned = all.iter().filter(|node| self.nodes[**node].cordoned_until > self.now);
+        let cordoned: Vec<usize> = cordoned.copied().collect();
+        let meant = |node: &&usize| (Some(**node) == pinned || pinned.is_none()) && !cordoned.contains(node);
+        let dead = all.iter().filter(meant).count();
+        let reasons = [
+            (dead, "node(s) had untolerated taint(s)"),
+            (cordoned.len(), "node(s) were unschedulable"),
+            (
+                count - dead - cordoned.len(),
+                "node(s) had volume node affinity conflict",
             ),
-        }
+        ];
+        let reasons = reasons.iter().filter(|(count, _)| *count > 0);
+        let reasons: Vec<String> = reasons.map(|(count, words)| format!("{count} {words}")).collect();
+        format!("0/{count} nodes are available: {}.", reasons.join(", "))
     }
 
     pub(crate) fn start_container(&mut self, id: Id) {

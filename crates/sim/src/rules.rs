@@ -346,6 +346,13 @@ impl Sim<'_> {
         {
             return Some("its node is gone");
         }
+        // What was seen may be a little old when it is acted upon.
+        if let Some(node) = volume.node
+            && self.nodes[node].cordoned_until + 30_000 > self.now
+            && pod.is_some_and(|pod| pod.node.is_none())
+        {
+            return Some("its node is cordoned");
+        }
         None
     }
 

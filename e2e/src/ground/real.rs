@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use kube::api::{ListParams, LogParams};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::api::{DeleteParams, ListParams, LogParams};
+use kube::{Api, ResourceExt};
 use stateward_api::EtcdVersion;
 use tokio::process::Command;
 
@@ -126,8 +126,17 @@ impl Ground for Real {
     fn kill_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
         async move {
             for pod in self.operator_pods().await? {
-                let name = pod.metadata.name.unwrap_or_default();
+                let name = pod.metadata.name.clone().unwrap_or_default();
                 self.xtask(&["kill", &format!("{NAMESPACE}/{name}")]).await?;
+                // Kubernetes has seen it too: what it says of this pod from now on is about the next life.
+                let before = lives(&pod);
+                until("the kubelet to see that the operator ended", 30, async || {
+                    let pod = self.pods().get_opt(&name).await?;
+                    Ok(pod
+                        .is_none_or(|pod| lives(&pod) > before || !crate::test::is_ready(&pod))
+                        .then_some(()))
+                })
+                .await?;
             }
             Ok(())
         }
@@ -155,6 +164,10 @@ impl Ground for Real {
                 crate::tool::run("kubectl", &self.kubeconfig(), &words, None).await?;
             }
             until("the operator's Deployment to be available", 60, async || {
+                // One that was killed often waits ever longer for its next life; a new pod does not.
+                for pod in self.operator_pods().await?.iter().filter(|pod| backs_off(pod)) {
+                    self.pods().delete(&pod.name_any(), &DeleteParams::default()).await?;
+                }
                 let deployment = deployments.get("stateward").await?;
                 let generation = deployment.metadata.generation;
                 let status = deployment.status.unwrap_or_default();
@@ -190,4 +203,24 @@ impl Ground for Real {
         }
         .boxed_local()
     }
+}
+
+fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_ref());
+    status.into_iter().flatten()
+}
+
+/// How often a pod's containers were started again.
+fn lives(pod: &Pod) -> i32 {
+    containers(pod).map(|container| container.restart_count).sum()
+}
+
+/// The kubelet lets one of its containers wait after it ended.
+fn backs_off(pod: &Pod) -> bool {
+    containers(pod)
+        .filter_map(|container| container.state.as_ref()?.waiting.as_ref()?.reason.as_deref())
+        .any(|reason| reason == "CrashLoopBackOff")
 }

@@ -114,6 +114,7 @@ scenarios! {
     home::operator_upgrade alone [Previous, Kubectl, OperatorPod] 400;
     home::two_operators_of_different_versions alone [Previous, Kubectl, OperatorPod] 600;
     home::drain_every_node alone [Nodes, Kubectl] 600;
+    home::drain_a_node_with_two_members alone [Nodes, Kubectl] 500;
     home::certificates_are_renewed 240;
     home::namespace_deleted_with_a_cluster 240;
     home::api_server_down_for_a_minute alone [ApiServer] 400;

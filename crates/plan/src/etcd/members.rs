@@ -67,6 +67,8 @@ pub enum Proof {
     PodGone,
     /// Its volume can be used on no node that exists, for longer than a node may be dead.
     VolumeStranded,
+    /// Its volume is on a node that takes no pods, and has been for too long.
+    NodeCordoned,
 }
 
 impl Proof {
@@ -80,6 +82,7 @@ impl Proof {
             Self::Corrupt => "etcd raised the CORRUPT alarm for it".into(),
             Self::NodeDead(node) => format!("its node {node} has been dead for longer than allowed"),
             Self::VolumeStranded => "its volume can be used on no node that exists".into(),
+            Self::NodeCordoned => "its volume is on a node that is cordoned".into(),
             Self::PodGone => "its pod is gone, and its ephemeral data with it".into(),
         }
     }
@@ -259,41 +262,46 @@ fn fate(
             Fate::Lost(Proof::ClaimGone)
         }
         (Some(pod), Some(claim))
-            if began
-                && claim.bound
-                && pod.node.is_none()
-                && elapsed(pod.created, now) >= intent.replace_after
-                && pod
-                    .blocked
-                    .as_ref()
-                    .is_some_and(|blocked| says_no_node_has_the_volume(&blocked.message)) =>
+            if began && claim.bound && pod.node.is_none() && elapsed(pod.created, now) >= intent.replace_after =>
         {
-            Fate::Lost(Proof::VolumeStranded)
+            match pod.blocked.as_ref().and_then(|blocked| out_of_reach(&blocked.message)) {
+                // Somebody may open the node again, so this is no reason to give a quorum up.
+                Some(Proof::NodeCordoned) if world.list.is_none() => {
+                    from_pod(pod, member, unstarted, healthy_templates)
+                }
+                Some(proof) => Fate::Lost(proof),
+                None => from_pod(pod, member, unstarted, healthy_templates),
+            }
         }
         (Some(pod), _) => from_pod(pod, member, unstarted, healthy_templates),
     }
 }
 
-/// The scheduler's words when every single node lacks the volume, such as "0/3 nodes are available: 3 node(s) had volume
-/// node affinity conflict": the node it lives on does not exist any more. A node that is only dead, full or cordoned is
-/// counted with another reason.
-fn says_no_node_has_the_volume(message: &str) -> bool {
-    let Some((all, reasons)) = message
-        .strip_prefix("0/")
-        .and_then(|rest| rest.split_once(" nodes are available: "))
-    else {
-        return false;
-    };
-    [
-        " node(s) had volume node affinity conflict",
-        " node(s) didn't match PersistentVolume's node affinity",
-    ]
-    .iter()
-    .any(|words| {
-        reasons
-            .strip_prefix(all)
-            .is_some_and(|rest| all != "0" && rest.starts_with(words))
-    })
+/// What the scheduler's words say of a volume that no node can use, such as "0/3 nodes are available: 1 node(s) were
+/// unschedulable, 2 node(s) had volume node affinity conflict": the node that it is on does not exist any more, or somebody
+/// closed it. Then a drain waits for us too, where another member is on that node. A node that is only dead or full is
+/// counted with another reason, and there is nothing to say.
+fn out_of_reach(message: &str) -> Option<Proof> {
+    let (all, reasons) = message.strip_prefix("0/")?.split_once(" nodes are available: ")?;
+    let all: u32 = all.parse().ok().filter(|all| *all > 0)?;
+    let (mut elsewhere, mut cordoned) = (0, 0);
+    for reason in reasons.split(". ").next()?.trim_end_matches('.').split(", ") {
+        let (count, words) = reason.split_once(' ')?;
+        let count: u32 = count.parse().ok()?;
+        match words {
+            "node(s) had volume node affinity conflict" | "node(s) didn't match PersistentVolume's node affinity" => {
+                elsewhere += count;
+            }
+            "node(s) were unschedulable" => cordoned += count,
+            _ => return None,
+        }
+    }
+    match (elsewhere + cordoned == all, cordoned) {
+        (false, _) => None,
+        (true, 0) => Some(Proof::VolumeStranded),
+        (true, _) if elsewhere > 0 => Some(Proof::NodeCordoned),
+        (true, _) => None, // every node is closed: nobody could take its place
+    }
 }
 
 fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: &BTreeSet<Settings<'_>>) -> Fate {
@@ -442,6 +450,34 @@ pub fn healthy_voters(list: &MemberList, members: &BTreeMap<MemberName, Member<'
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_volume_is_out_of_reach_only_where_the_scheduler_counts_every_node() {
+        let words = |reasons: &str| out_of_reach(&format!("0/3 nodes are available: {reasons}"));
+        let more = "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.";
+        // given the words of old and new schedulers, when no node has the volume
+        let old = words("3 node(s) had volume node affinity conflict.");
+        let new = words(&format!(
+            "3 node(s) didn't match PersistentVolume's node affinity. {more}"
+        ));
+        // then it is stranded
+        assert_eq!((old, new), (Some(Proof::VolumeStranded), Some(Proof::VolumeStranded)));
+        // when the one that has it is closed, then that is said
+        let closed =
+            format!("1 node(s) were unschedulable, 2 node(s) didn't match PersistentVolume's node affinity. {more}");
+        assert_eq!(words(&closed), Some(Proof::NodeCordoned));
+        // when it is only dead or full, or when every node is closed, then nothing is proven
+        assert_eq!(
+            words("1 node(s) had untolerated taint(s), 2 node(s) had volume node affinity conflict."),
+            None
+        );
+        assert_eq!(
+            words("1 Insufficient cpu, 2 node(s) had volume node affinity conflict."),
+            None
+        );
+        assert_eq!(words(&format!("3 node(s) were unschedulable. {more}")), None);
+        assert_eq!(out_of_reach("0/0 nodes are available: "), None);
+    }
 
     #[test]
     fn a_panic_while_starting_is_told_by_its_words_and_not_by_its_trace() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::members::{Fate, Proof, elapsed};
 use super::record::{CrashReplaced, Record};
 use super::restart::made_otherwise;
-use super::{Effect, Note, Step, View, Work};
+use super::{Effect, Member, Note, Step, View, Work};
 
 /// A member that crashes although its predecessor was replaced for it: the reason is not in its data. It is replaced again
 /// only after this time, twice as long each time.
@@ -18,10 +18,10 @@ const CRASHES_FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
-    let member = view
-        .members
-        .values()
-        .find(|member| member.listed.is_some() && matches!(member.fate, Fate::Lost(_)))?;
+    // Silent ones first: one that is corrupt still votes, and the quorum may need it until then.
+    let lost = |member: &&Member<'_>| member.listed.is_some() && matches!(member.fate, Fate::Lost(_));
+    let lost = view.members.values().filter(lost);
+    let member = lost.min_by_key(|member| member.answer.is_some())?;
     let (Some(listed), Fate::Lost(proof)) = (member.listed, &member.fate) else {
         return None;
     };
@@ -46,9 +46,13 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
         let remaining = list.voters().count() - 1;
         let healthy = view
             .voters()
-            .filter(|other| other.name != member.name && other.is_healthy())
+            .filter(|other| other.name != member.name)
+            .filter(|other| other.is_healthy() || member.answer.is_none() && other.answer.is_some())
             .count();
         if remaining == 0 || healthy < remaining / 2 + 1 {
+            if view.voters().any(|other| other.fate == Fate::Unstarted) {
+                return None; // it is missed, and starting it comes later
+            }
             return Some(
                 Step::new(
                     Work::Recovering,
