@@ -1,6 +1,6 @@
 //! `./x store`: real object stores in the cache: MinIO, built by Go, and azurite, from npm. The tests that need them are ignored
-//! by plain `./x test`, which must work without either. For Google no emulator is at hand that knows the calls of
-//! `object_store`.
+//! by plain `./x test`, which must work without either. For Google no emulator is at hand: fake-gcs-server has neither lists nor
+//! deletion nor uploads in parts in the form that `object_store` asks for them.
 
 use std::fs;
 use std::path::PathBuf;

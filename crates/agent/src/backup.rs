@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::agent::{BackedUp, BackupTask, Failure};
 use stateward_api::etcd_backup::{BackupRecord, Verify};
 use stateward_etcd::messages::RangeRequest;
+use stateward_etcd::{Opened, Sound};
 use stateward_store::retention::{Keep, segments_to_delete, to_delete};
 use stateward_store::{names, pack};
 use tracing::{info, warn};
@@ -16,7 +17,7 @@ use crate::Folders;
 use crate::chain;
 use crate::failure::{corrupt, failure, of_etcd, of_key, of_put, of_snapshot, of_store};
 use crate::inspect::snapshots;
-use crate::place::{Opening, Proof, hex};
+use crate::place::Opening;
 use crate::source::{Member, best};
 use crate::stop::Stop;
 
@@ -39,32 +40,28 @@ pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Re
         member.endpoint,
         member.revision()
     );
-    let (sha256, stored) = upload(&opening, &member, &key, stop).await?;
+    let (sound, stored) = upload(&opening, &member, &key, stop).await?;
     info!("sent {stored} bytes in {:?}; reading back", started.elapsed());
-    let proof = stop.guard(prove(&opening, &key, &sha256)).await;
-    let proof = match proof {
-        Ok(proof) => proof,
-        Err(failure) => {
-            // What could not be proven must not look like a backup.
-            if let Err(error) = opening.store.delete(&key).await {
-                warn!("{location} is not proven and could not be deleted: {error}");
-            }
-            return Err(failure);
+    if let Err(failure) = stop.guard(prove(&opening, &key, &sound)).await {
+        // What could not be proven must not look like a backup.
+        if let Err(error) = opening.store.delete(&key).await {
+            warn!("{location} is not proven and could not be deleted: {error}");
         }
-    };
-    let revision = proof.opened.revision();
+        return Err(failure);
+    }
+    let (revision, sha256) = (sound.opened.revision(), sound.sha256());
     info!(
         "proven: revision {revision}, {} entries, sha256 {sha256}",
-        proof.opened.total_keys
+        sound.opened.total_keys
     );
-    let (keys, key_hash) = ask_source(&member, &proof).await;
+    let (keys, key_hash) = ask_source(&member, &sound.opened).await;
     let record = BackupRecord {
         location,
         revision,
         etcd_version: member.status.version.clone(),
         cluster_id: format!("{:x}", member.cluster()),
         endpoint: member.endpoint.clone(),
-        size_bytes: i64::try_from(proof.whole.bytes).unwrap_or(i64::MAX),
+        size_bytes: i64::try_from(sound.whole.bytes).unwrap_or(i64::MAX),
         stored_bytes: i64::try_from(stored).unwrap_or(i64::MAX),
         sha256,
         completed_at: Some(Time(Timestamp::now())),
@@ -91,49 +88,47 @@ pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Re
     Ok(done)
 }
 
-/// Streams the snapshot to the store. Returns its SHA-256 and the bytes in the store.
-async fn upload(opening: &Opening, member: &Member, key: &str, stop: &Stop) -> Result<(String, u64), Failure> {
-    let whole = Arc::new(OnceLock::new());
+/// Streams the snapshot to the store, and opens it as it passes. Returns what it was and the bytes in the store.
+async fn upload(opening: &Opening, member: &Member, key: &str, stop: &Stop) -> Result<(Sound, u64), Failure> {
+    let sound = Arc::new(OnceLock::new());
     let began = async {
-        let pieces = member.client.snapshot(whole.clone()).await;
+        let pieces = member.client.snapshot(sound.clone()).await;
         pieces.map_err(|error| of_etcd(&error, &member.endpoint))
     };
     let pieces = stop.guard(began).await?;
     let packed = pack(pieces, &opening.packing).map_err(|error| of_key(&error))?;
     let stored = opening.store.put(key, packed, stop.token()).await;
     let stored = stored.map_err(|error| of_put(error, |error| of_snapshot(&error, &member.endpoint)))?;
-    let whole = whole
-        .get()
-        .ok_or_else(|| failure("SnapshotIncomplete", "the snapshot did not end", true))?;
-    Ok((hex(&whole.sha256), stored))
+    let sound = sound.get().cloned();
+    let sound = sound.ok_or_else(|| failure("SnapshotIncomplete", "the snapshot did not end", true))?;
+    Ok((sound, stored))
 }
 
-async fn prove(opening: &Opening, key: &str, sha256: &str) -> Result<Proof, Failure> {
-    let proof = opening.read_through(key, None).await?;
-    if proof.sha256() != sha256 {
-        let location = opening.store.location(key);
-        let mut failure = corrupt(&location, "what is read back is not what was sent");
-        failure.retry = true;
-        return Err(failure);
+/// Reads back what was sent. What is byte for byte the snapshot that was opened need not be opened again; what is packed is
+/// unpacked and opened.
+async fn prove(opening: &Opening, key: &str, sent: &Sound) -> Result<(), Failure> {
+    let found = if opening.packing.is_plain() {
+        opening.sha256(key).await?
+    } else {
+        opening.read_through(key, None).await?.sha256()
+    };
+    if found == sent.sha256() {
+        return Ok(());
     }
-    Ok(proof)
+    let mut failure = corrupt(&opening.store.location(key), "what is read back is not what was sent");
+    failure.retry = true;
+    Err(failure)
 }
 
 /// How many keys there are at the backup's revision and etcd's own hash of them, as the member says; a restore can be
 /// compared with both. Neither is worth failing for: the revision may have been compacted meanwhile.
-async fn ask_source(member: &Member, proof: &Proof) -> (Option<i64>, String) {
-    let revision = proof.opened.revision();
-    let request = RangeRequest {
-        key: vec![0],
-        range_end: vec![0],
-        revision,
-        count_only: true,
-        ..RangeRequest::default()
-    };
+async fn ask_source(member: &Member, opened: &Opened) -> (Option<i64>, String) {
+    let revision = opened.revision();
+    let request = RangeRequest::count_of_all(revision);
     let keys = member.client.range(request).await.ok().map(|answer| answer.count);
     let hash = match member.client.hash_kv(revision).await {
         // The hash covers what was not compacted: with another point of compaction it is another one.
-        Ok(answer) if answer.compact_revision.max(0) == proof.opened.compacted => format!("{:08x}", answer.hash),
+        Ok(answer) if answer.compact_revision.max(0) == opened.compacted => format!("{:08x}", answer.hash),
         _ => String::new(),
     };
     (keys, hash)

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::agent::{Failure, InspectTask, Inspected};
 use stateward_api::etcd_restore::RestoreTo;
+use stateward_etcd::Sound;
 use stateward_store::Store;
 use stateward_store::names::{self, Snapshot};
 use tracing::{info, warn};
@@ -12,7 +13,7 @@ use tracing::{info, warn};
 use crate::Folders;
 use crate::chain;
 use crate::failure::{failure, of_store};
-use crate::place::{Opening, Proof};
+use crate::place::Opening;
 use crate::stop::Stop;
 
 pub(crate) async fn run(task: &InspectTask, folders: &Folders, stop: &Stop) -> Result<Inspected, Failure> {
@@ -67,7 +68,7 @@ async fn one(opening: &Opening, key: &str) -> Result<Inspected, Failure> {
     ))
 }
 
-pub(crate) fn inspected(opening: &Opening, key: &str, proof: &Proof, taken: Timestamp) -> Inspected {
+pub(crate) fn inspected(opening: &Opening, key: &str, proof: &Sound, taken: Timestamp) -> Inspected {
     let location = opening.store.location(key);
     let revision = proof.opened.revision();
     info!("{location} is good: revision {revision}, {} bytes", proof.whole.bytes);
@@ -77,6 +78,7 @@ pub(crate) fn inspected(opening: &Opening, key: &str, proof: &Proof, taken: Time
         sha256: proof.sha256(),
         size_bytes: i64::try_from(proof.whole.bytes).unwrap_or(i64::MAX),
         taken: Some(Time(taken)),
+        cluster_version: proof.opened.cluster_version.clone(),
     }
 }
 

@@ -1,14 +1,15 @@
 //! The store of a task, how its files are packed, and reading one through.
 
+use std::io::Write;
 use std::path::Path;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use sha2::{Digest, Sha256};
 use stateward_api::agent::{Failure, Place};
 use stateward_api::etcd_backup::Compression;
-use stateward_etcd::{Opened, Passing, Whole};
+use stateward_etcd::{Aside, Passing, Sound, hex};
 use stateward_store::{Error as StoreError, Key, Packing, Store, UnpackError, unpack};
-use tokio::io::AsyncWriteExt;
 
 use crate::Folders;
 use crate::failure::{corrupt, failure, of_io, of_key, of_store, of_unpack};
@@ -18,23 +19,6 @@ pub(crate) struct Opening {
     pub(crate) store: Store,
     pub(crate) packing: Packing,
     key: Option<Key>,
-}
-
-/// A file that was read through and is a good backup.
-#[derive(Clone, Debug)]
-pub(crate) struct Proof {
-    pub(crate) whole: Whole,
-    pub(crate) opened: Opened,
-}
-
-impl Proof {
-    pub(crate) fn sha256(&self) -> String {
-        hex(&self.whole.sha256)
-    }
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Opening {
@@ -65,33 +49,52 @@ impl Opening {
         Ok(unpack(pieces, self.key.clone()))
     }
 
-    /// Reads a backup through: unpacked, hashed, opened; and writes what passes to a file where one is given.
-    pub(crate) async fn read_through(&self, key: &str, into: Option<&Path>) -> Result<Proof, Failure> {
+    /// Reads a backup through: unpacked, hashed, opened; and writes what passes to a file where one is given. Each of these
+    /// goes on beside the others.
+    pub(crate) async fn read_through(&self, key: &str, into: Option<&Path>) -> Result<Sound, Failure> {
         let location = self.store.location(key);
         let mut pieces = std::pin::pin!(self.content(key).await?);
-        let mut file = match into {
-            Some(path) => {
-                let file = tokio::fs::File::create(path).await;
-                Some(file.map_err(|error| of_io(&error, &format!("writing {}", path.display())))?)
-            }
-            None => None,
-        };
-        let mut passing = Passing::new(true);
+        let passing = Passing::aside();
+        let file = into.map(written).transpose()?;
         while let Some(piece) = pieces.next().await {
             let piece = piece.map_err(|error| of_unpack(&error, &location))?;
-            if let Some(file) = &mut file {
-                let written = file.write_all(&piece).await;
-                written.map_err(|error| of_io(&error, "writing what is fetched"))?;
+            if let Some(file) = &file {
+                file.take(piece.clone()).await;
             }
-            passing.take(&piece);
+            passing.take(piece).await;
         }
-        if let Some(file) = &mut file {
-            file.flush()
-                .await
-                .map_err(|error| of_io(&error, "writing what is fetched"))?;
+        if let Some(file) = file {
+            let written = file.finish().await.map_err(|ended| interrupted(&ended))?;
+            written.map_err(|error| of_io(&error, "writing what is fetched"))?;
         }
-        let (whole, opened) = passing.finish().map_err(|error| corrupt(&location, error))?;
-        let opened = opened.ok_or_else(|| corrupt(&location, "it was not opened"))?;
-        Ok(Proof { whole, opened })
+        let sound = passing.finish().await.map_err(|ended| interrupted(&ended))?;
+        sound.map_err(|error| corrupt(&location, error))
     }
+
+    /// The SHA-256 of a file as it is in the store.
+    pub(crate) async fn sha256(&self, key: &str) -> Result<String, Failure> {
+        let mut pieces = self.store.get(key).await.map_err(|error| of_store(&error))?;
+        let take = |hash: &mut Sha256, piece: &[u8]| hash.update(piece);
+        let hash = Aside::start(Sha256::new(), take, |hash| hex(&hash.finalize()));
+        while let Some(piece) = pieces.next().await {
+            hash.take(piece.map_err(|error| of_store(&error))?).await;
+        }
+        hash.finish().await.map_err(|ended| interrupted(&ended))
+    }
+}
+
+/// A file that is written beside what else is done with its pieces.
+fn written(path: &Path) -> Result<Aside<std::io::Result<()>>, Failure> {
+    let file = std::fs::File::create(path);
+    let file = file.map_err(|error| of_io(&error, &format!("writing {}", path.display())))?;
+    let take = |(file, done): &mut (std::fs::File, std::io::Result<()>), piece: &[u8]| {
+        if done.is_ok() {
+            *done = file.write_all(piece);
+        }
+    };
+    Ok(Aside::start((file, Ok(())), take, |(_, done)| done))
+}
+
+fn interrupted(ended: &impl std::fmt::Display) -> Failure {
+    failure("Interrupted", format!("the work broke off: {ended}"), true)
 }

@@ -38,13 +38,7 @@ async fn prove(task: &ProveTask, folders: &Folders, opening: &Opening, room: &Pa
     }
     let scratch = Scratch::from_snapshot(&file, room, folders.path.as_ref()).await?;
     let revision = proof.opened.revision();
-    let request = RangeRequest {
-        key: vec![0],
-        range_end: vec![0],
-        revision,
-        count_only: true,
-        ..RangeRequest::default()
-    };
+    let request = RangeRequest::count_of_all(revision);
     let here = |error: stateward_etcd::Error| of_etcd(&error, "the scratch member");
     let keys = scratch.client.range(request).await.map_err(here)?.count;
     let status = scratch.client.status().await.map_err(here)?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use stateward_api::agent::{Failure, Inspected, RestoreTask};
 use stateward_api::etcd_restore::RestoreTo;
+use stateward_etcd::Sound;
 use stateward_store::{is_packed, names};
 use tracing::info;
 
@@ -13,7 +14,7 @@ use crate::Folders;
 use crate::chain;
 use crate::failure::{corrupt, failure, of_io, of_store};
 use crate::inspect::inspected;
-use crate::place::{Opening, Proof};
+use crate::place::Opening;
 use crate::replay::replay;
 use crate::stop::Stop;
 use crate::tool::{self, Restoring};
@@ -27,6 +28,7 @@ pub(crate) async fn run(task: &RestoreTask, folders: &Folders, stop: &Stop) -> R
     let done = Inspected {
         location: task.location.clone(),
         sha256: task.sha256.clone(),
+        revision: task.revision,
         ..Inspected::default()
     };
     if data_dir.exists() {
@@ -105,7 +107,7 @@ async fn make(
 }
 
 /// Reads the backup through. It must be the one that was proven before.
-async fn proven(opening: &Opening, key: &str, task: &RestoreTask, into: Option<&Path>) -> Result<Proof, Failure> {
+async fn proven(opening: &Opening, key: &str, task: &RestoreTask, into: Option<&Path>) -> Result<Sound, Failure> {
     let proof = opening.read_through(key, into).await?;
     if proof.sha256() != task.sha256.to_lowercase() {
         return Err(corrupt(&task.location, "it is not the one that was proven"));

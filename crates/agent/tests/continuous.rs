@@ -170,15 +170,8 @@ async fn restore_to(
     let tools = tool_for(program);
     let data = ground.root().join(name).join("data");
     let task = RestoreTask {
-        place: ground.place(),
-        location: found.location,
-        sha256: found.sha256,
         restore_to: Some(to),
-        revision_bump: 1_000,
-        data_dir: data.display().to_string(),
-        member: "m1".into(),
-        peer_url: "http://127.0.0.1:2380".into(),
-        token: "restored".into(),
+        ..ground.restore_task(&found, 1_000, &data)
     };
     let outcome = ground.with_tools(&tools).run(Task::Restore(task)).await;
     assert!(matches!(outcome, Outcome::Restored(_)), "{outcome:?}");

@@ -5,14 +5,20 @@ mod servers;
 mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::pki_types::PrivatePkcs8KeyDer;
 use servers::proxy::{Fault, Proxy};
 use servers::{AZURE_KEY, PASSWORD, Server, USER, aws_files};
 use stateward_agent::{Stop, run};
-use stateward_api::agent::{BackupTask, DeleteTask, InspectTask, Outcome, Task};
+use stateward_api::agent::{BackupTask, DeleteTask, InspectTask, Outcome, Place, Task};
+use stateward_api::etcd_backup::Compression;
 use stateward_api::store::{AbsStore, OssStore, S3Store, StoreBlocks};
+use support::process::{agent, child, fill_mib, is_agent, roomy, this};
 use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -254,6 +260,166 @@ async fn stores_that_fail_say_why_and_keep_nothing() {
     let done = ground.back_up(&etcd, BackupTask::default()).await;
     assert_eq!(done.record.keys, Some(50));
     assert!(visible(&minio));
+}
+
+/// The command line that leads to [`as_the_agent`].
+const AS_THE_AGENT: [&str; 3] = ["--exact", "as_the_agent", "--ignored"];
+
+/// The agent of other tests, in a process of its own.
+#[tokio::test]
+#[ignore = "./x store test"]
+async fn as_the_agent() {
+    if is_agent() {
+        agent().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "./x store test"]
+async fn a_gibibyte_takes_less_than_100_mib() {
+    const LIMIT: u64 = 100 << 10;
+    let program = newest();
+    let tools = program.path.parent().expect("a folder").to_owned();
+    let etcd = roomy(&program);
+    fill_mib(&etcd, 1024).await;
+    let minio = Server::minio(LOCAL, &["bucket"]);
+    let mut ground = Ground::new(&program);
+    aws_files(&ground.folders().store, USER, PASSWORD);
+    let plain = ground.place();
+    let sent = Place {
+        store: s3(minio.url(), "bucket/etcd.backup"),
+        ..Place::default()
+    };
+    let compressed = Place {
+        compression: Compression::Zstd,
+        ..plain.clone()
+    };
+    let run = |task: &Task, ground: &Ground| {
+        let (_, peak, said) = child(this(&AS_THE_AGENT), task, ground, &tools);
+        assert!(peak < LIMIT, "{peak} KiB for {task:?}");
+        (peak, said)
+    };
+    let mut peaks = Vec::new();
+    for place in [&compressed, &plain, &sent] {
+        let task = Task::Backup(BackupTask {
+            endpoints: vec![url(&etcd)],
+            place: place.clone(),
+            ..BackupTask::default()
+        });
+        let (peak, said) = run(&task, &ground);
+        assert!(
+            matches!(&said, Outcome::BackedUp(done) if done.record.size_bytes > 1 << 30),
+            "{said:?}"
+        );
+        peaks.push(peak);
+    }
+    ground.set_store(sent.store);
+    let found = ground.inspect(InspectTask::default()).await.expect("a good backup");
+    let task = Task::Restore(ground.restore_task(&found, 1_000, &ground.root().join("volume/data")));
+    peaks.push(run(&task, &ground).0);
+    println!("peak memory in KiB: zstd, plain, S3, fetched and restored: {peaks:?}");
+}
+
+/// A service that gives everybody the keys of the store, over TLS, as AWS does for a web identity; what it is asked is told.
+async fn token_service(certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -> (String, mpsc::Receiver<String>) {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+        )
+        .expect("a server");
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = tokio::net::TcpListener::bind((LOCAL, 0)).await.expect("a port");
+    let url = format!("https://{}", listener.local_addr().expect("its address"));
+    let (tell, asked) = mpsc::channel(8);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                continue;
+            };
+            let (mut head, mut piece) = (Vec::new(), [0; 4096]);
+            while let Ok(length @ 1..) = stream.read(&mut piece).await {
+                head.extend_from_slice(&piece[..length]);
+                if head.windows(4).any(|end| end == b"\r\n\r\n") {
+                    break;
+                }
+            }
+            let keys = format!(
+                "<AccessKeyId>{USER}</AccessKeyId><SecretAccessKey>{PASSWORD}</SecretAccessKey><SessionToken></SessionToken>\
+                 <Expiration>2099-01-01T00:00:00Z</Expiration>"
+            );
+            let action = "AssumeRoleWithWebIdentity";
+            let body = format!(
+                "<{action}Response><{action}Result><Credentials>{keys}</Credentials></{action}Result></{action}Response>"
+            );
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/xml\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let _gone = (stream.write_all(answer.as_bytes()).await, stream.shutdown().await);
+            let line = String::from_utf8_lossy(&head)
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            let _unheard = tell.try_send(line);
+        }
+    });
+    (url, asked)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "./x store test"]
+async fn without_a_secret_the_identity_of_the_pod_is_used() {
+    let program = newest();
+    let tools = program.path.parent().expect("a folder").to_owned();
+    let etcd = Etcd::first(&program, &[]);
+    fill(&etcd, 5).await;
+    let minio = Server::minio(LOCAL, &["bucket"]);
+    let ground = Ground::new(&program);
+    // given what Amazon's clusters put into pods of a service account, and a service that knows the token
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("params");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    std::fs::write(ground.folders().store.join("ca.crt"), certificate.pem()).expect("written");
+    let (service, mut asked) = token_service(&certificate, &key).await;
+    let token = ground.root().join("token");
+    std::fs::write(&token, "who-i-am").expect("written");
+    let mut command = this(&AS_THE_AGENT);
+    command
+        .env("AWS_WEB_IDENTITY_TOKEN_FILE", &token)
+        .env("AWS_ROLE_ARN", "arn:aws:iam::1:role/backup")
+        .env("AWS_REGION", "us-east-1")
+        .env("AWS_ENDPOINT_URL_STS", &service);
+    // when a backup names no secret
+    let mut store = s3(minio.url(), "bucket/etcd.backup");
+    store.s3 = store.s3.map(|store| S3Store {
+        aws_secret: None,
+        ..store
+    });
+    let task = Task::Backup(BackupTask {
+        endpoints: vec![url(&etcd)],
+        place: Place {
+            store,
+            ..Place::default()
+        },
+        ..BackupTask::default()
+    });
+    let (_, _, said) = tokio::task::spawn_blocking(move || child(command, &task, &ground, &tools))
+        .await
+        .expect("the agent");
+    // then the token was changed for keys, and those were used
+    assert!(matches!(said, Outcome::BackedUp(_)), "{said:?}");
+    assert!(visible(&minio));
+    let line = asked.recv().await.expect("a question");
+    assert!(
+        line.contains("AssumeRoleWithWebIdentity") && line.contains("who-i-am") && line.contains("role%2Fbackup"),
+        "{line}"
+    );
 }
 
 fn visible(minio: &Server) -> bool {

@@ -121,6 +121,9 @@ pub struct RestoreTask {
     pub location: String,
     /// Its SHA-256; another content is refused.
     pub sha256: String,
+    /// The revision that is reached, as it was found when the file was proven.
+    #[serde(default)]
+    pub revision: i64,
     /// A point to reach with the changes that were streamed.
     #[serde(default)]
     pub restore_to: Option<RestoreTo>,
@@ -219,6 +222,9 @@ pub struct Inspected {
     /// When the file was written.
     #[serde(default)]
     pub taken: Option<Time>,
+    /// The version that its cluster had agreed on, as `3.5.0`; empty where it says none.
+    #[serde(default)]
+    pub cluster_version: String,
 }
 
 /// What the scratch member said.

@@ -177,6 +177,9 @@ pub struct RestoreSource {
     /// How far the revision is raised.
     #[serde(default)]
     pub revision_bump: i64,
+    /// The version that the cluster of the backup had agreed on; empty where it says none.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub cluster_version: String,
 }
 
 /// The steps of a restore.

@@ -31,6 +31,8 @@ pub struct Opened {
     pub newest_key_revision: i64,
     /// The revision up to which history was, or is being, compacted; zero for never.
     pub compacted: i64,
+    /// The version that the cluster had agreed on, as `3.5.0`; empty where none is written down.
+    pub cluster_version: String,
     /// Bytes of the database.
     pub bytes: u64,
 }
@@ -153,6 +155,7 @@ enum Purpose {
     Bucket { page: u64, key: usize },
     LastKey { page: u64 },
     Compaction { page: u64, key: usize },
+    Version { page: u64, key: usize },
 }
 
 /// A bucket, as an element of the root bucket tells.
@@ -168,6 +171,7 @@ struct Inline {
     count: u64,
     last: u64,
     compacted: i64,
+    version: String,
 }
 
 /// Takes a database piece by piece.
@@ -183,6 +187,7 @@ pub struct Checker {
     children: Vec<u32>,
     buckets: HashMap<u64, Vec<Bucket>>,
     compactions: HashMap<u64, i64>,
+    versions: HashMap<u64, String>,
     wants: BTreeMap<u64, Vec<Want>>,
     /// Elements' headers of pages that go on: page, next element, how many.
     open: Vec<(u64, usize, usize)>,
@@ -337,6 +342,8 @@ impl Checker {
             self.want(start, key + value, Purpose::Bucket { page: number, key });
         } else if is_compaction(key, value) {
             self.want(start, key + value, Purpose::Compaction { page: number, key });
+        } else if key == CLUSTER_VERSION.len() && value <= LONGEST_VERSION {
+            self.want(start, key + value, Purpose::Version { page: number, key });
         }
         if last && key >= REVISION {
             self.want(start, REVISION, Purpose::LastKey { page: number });
@@ -394,6 +401,11 @@ impl Checker {
                     *known = found.max(*known);
                 }
             }
+            Purpose::Version { page, key } => {
+                if let Some(version) = version(&want.got[..key], &want.got[key..]) {
+                    self.versions.insert(page, version);
+                }
+            }
             Purpose::Bucket { page, key } => {
                 let (name, value) = want.got.split_at(key);
                 let root = u64_at(value, 0);
@@ -438,23 +450,27 @@ impl Checker {
     }
 
     fn count(&self, bucket: &Bucket, page: u64, seen: &mut [bool], opened: &mut Opened) -> Result<(), BoltError> {
-        let (mut last, mut compacted) = (0, 0);
+        let (mut last, mut compacted, mut version) = (0, 0, String::new());
         if bucket.root == 0 {
             let inline = bucket.inline.as_ref();
             let inline = inline.ok_or_else(|| harmed(page, "a small bucket in it cannot be read"))?;
             opened.total_keys += inline.count;
-            (last, compacted) = (inline.last, inline.compacted);
+            (last, compacted, version) = (inline.last, inline.compacted, inline.version.clone());
         } else {
             for leaf in self.leaves(bucket.root, seen)? {
                 let note = self.notes[leaf as usize];
                 opened.total_keys += u64::from(note.count);
                 last = note.number.max(last);
                 compacted = self.compactions.get(&leaf).copied().unwrap_or(0).max(compacted);
+                if let Some(found) = self.versions.get(&leaf) {
+                    version.clone_from(found);
+                }
             }
         }
         match bucket.name.as_slice() {
             b"key" => opened.newest_key_revision = i64::try_from(last).unwrap_or(0),
             b"meta" => opened.compacted = compacted,
+            b"cluster" => opened.cluster_version = version,
             _ => {}
         }
         Ok(())
@@ -513,6 +529,18 @@ fn compaction(key: &[u8], value: &[u8]) -> Option<i64> {
     i64::try_from(revision(value).filter(|_| known)?).ok()
 }
 
+/// The key of the bucket `cluster` that every etcd since 3.1 keeps, and room for what it may hold.
+const CLUSTER_VERSION: &[u8] = b"clusterVersion";
+const LONGEST_VERSION: usize = 32;
+
+fn version(key: &[u8], value: &[u8]) -> Option<String> {
+    let fits = key == CLUSTER_VERSION && value.len() <= LONGEST_VERSION;
+    let text = std::str::from_utf8(value).ok().filter(|_| fits)?;
+    text.bytes()
+        .all(|byte| byte.is_ascii_graphic())
+        .then(|| text.to_owned())
+}
+
 /// A bucket that lies in its element: a leaf page of its own, without padding.
 fn inline(page: &[u8]) -> Option<Inline> {
     if page.len() < HEADER || u16_at(page, 8) != LEAF {
@@ -532,6 +560,9 @@ fn inline(page: &[u8]) -> Option<Inline> {
         let (key, value) = (page.get(begin..key_end)?, page.get(key_end..end)?);
         found.last = revision(key).filter(|_| key.len() >= REVISION).unwrap_or(0);
         found.compacted = compaction(key, value).unwrap_or(0).max(found.compacted);
+        if let Some(version) = version(key, value) {
+            found.version = version;
+        }
     }
     Some(found)
 }

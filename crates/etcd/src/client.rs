@@ -17,7 +17,7 @@ use tonic_prost::ProstCodec;
 use crate::connection::{Dial, Timeouts, Tls, TlsError, channel};
 use crate::error::{Error, Result};
 use crate::messages::*;
-use crate::snapshot::{SnapshotError, Whole, verified};
+use crate::snapshot::{SnapshotError, Sound, verified};
 
 /// Messages of a snapshot are 32 KiB; a large range may come near etcd's own limit on requests.
 const LARGEST_MESSAGE: usize = 64 << 20;
@@ -207,10 +207,10 @@ impl Client {
     }
 
     /// The whole database as a stream that ends in an error unless it was complete and unharmed. The request timeout
-    /// bounds every single piece. `whole` is told what it was when it ended well.
+    /// bounds every single piece. `sound` is told what it was when it ended well.
     pub async fn snapshot(
         &self,
-        whole: Arc<OnceLock<Whole>>,
+        sound: Arc<OnceLock<Sound>>,
     ) -> Result<impl Stream<Item = std::result::Result<Bytes, SnapshotError>> + Send + use<>> {
         let patience = self.timeouts.request;
         let open = async {
@@ -225,7 +225,7 @@ impl Client {
             .await
             .map_err(|_| Error::TimedOut(format!("{} began no snapshot within {patience:?}", self.dial.address)))??;
         let blobs = pieces.map_ok(|piece| piece.blob).map_err(Error::from);
-        Ok(verified(blobs, patience, whole))
+        Ok(verified(blobs, patience, sound))
     }
 
     /// Reads keys: one, or up to `range_end`. Linearizable unless the request says otherwise.

@@ -6,6 +6,7 @@
 //!
 //! Servers from 3.2 to 3.7 are spoken to. What an old server does not know it leaves empty; what a new one adds is skipped.
 
+mod aside;
 mod ask;
 mod bolt;
 mod client;
@@ -15,9 +16,10 @@ pub mod messages;
 mod snapshot;
 mod version;
 
+pub use aside::Aside;
 pub use ask::{Asked, ask, prove_list, spread_alarms};
 pub use bolt::{BoltError, Checker, Opened};
 pub use client::{Client, Downgrade};
 pub use connection::{Timeouts, Tls, TlsError};
 pub use error::{Error, Result};
-pub use snapshot::{Passing, SnapshotError, Whole, verified};
+pub use snapshot::{Passing, SnapshotError, Sound, Whole, hex, verified};

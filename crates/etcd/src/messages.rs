@@ -244,6 +244,19 @@ pub struct RangeRequest {
     pub count_only: bool,
 }
 
+impl RangeRequest {
+    /// How many keys there are at a revision; zero is the newest.
+    pub fn count_of_all(revision: i64) -> Self {
+        Self {
+            key: vec![0],
+            range_end: vec![0],
+            revision,
+            count_only: true,
+            ..Self::default()
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub struct KeyValue {
     #[prost(bytes = "vec", tag = "1")]

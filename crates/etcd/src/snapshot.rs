@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use sha2::{Digest, Sha256};
 
+use crate::aside::Aside;
 use crate::bolt::{BoltError, Checker, Opened};
 use crate::error::Error;
 
@@ -44,24 +45,51 @@ pub struct Whole {
     pub bytes: u64,
 }
 
-/// Follows a snapshot as it passes: its trailer, and, where asked for, what its database holds.
+/// A snapshot that is complete and can be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sound {
+    /// The file.
+    pub whole: Whole,
+    /// What its database holds.
+    pub opened: Opened,
+}
+
+impl Sound {
+    /// SHA-256 of the whole file in hexadecimal.
+    pub fn sha256(&self) -> String {
+        hex(&self.whole.sha256)
+    }
+}
+
+/// Bytes in hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Follows a snapshot as it passes: its trailer, and what its database holds.
 pub struct Passing {
     hash: Sha256,
     /// The last bytes seen, which may be the trailer.
     tail: Vec<u8>,
     total: u64,
-    database: Option<Checker>,
+    database: Checker,
 }
 
-impl Passing {
-    /// `open`: also look into the database.
-    pub fn new(open: bool) -> Self {
+impl Default for Passing {
+    fn default() -> Self {
         Self {
             hash: Sha256::new(),
             tail: Vec::with_capacity(TRAILER),
             total: 0,
-            database: open.then(Checker::default),
+            database: Checker::default(),
         }
+    }
+}
+
+impl Passing {
+    /// One that works beside the stream.
+    pub fn aside() -> Aside<Result<Sound, SnapshotError>> {
+        Aside::start(Self::default(), Self::take, Self::finish)
     }
 
     /// Takes the next bytes.
@@ -72,15 +100,13 @@ impl Passing {
         let (old, new) = (self.tail.drain(..from_tail).collect::<Vec<_>>(), spare - from_tail);
         for part in [&old[..], &piece[..new]] {
             self.hash.update(part);
-            if let Some(database) = &mut self.database {
-                database.push(part);
-            }
+            self.database.push(part);
         }
         self.tail.extend_from_slice(&piece[new..]);
     }
 
     /// Judges what has passed.
-    pub fn finish(self) -> Result<(Whole, Option<Opened>), SnapshotError> {
+    pub fn finish(self) -> Result<Sound, SnapshotError> {
         if self.total % SECTOR != TRAILER as u64 {
             return Err(SnapshotError::NoTrailer(self.total));
         }
@@ -91,52 +117,53 @@ impl Passing {
             sha256: self.hash.chain_update(&self.tail).finalize().into(),
             bytes: self.total,
         };
-        let opened = self.database.map(Checker::finish).transpose()?;
-        Ok((whole, opened))
+        let opened = self.database.finish()?;
+        Ok(Sound { whole, opened })
     }
 }
 
 struct State<S> {
     pieces: Pin<Box<S>>,
-    passing: Option<Passing>,
+    passing: Option<Aside<Result<Sound, SnapshotError>>>,
     patience: Duration,
-    whole: Arc<OnceLock<Whole>>,
+    sound: Arc<OnceLock<Sound>>,
 }
 
-/// Passes the pieces on and checks the trailer at the end.
+/// Passes the pieces on, and ends in an error unless they were a complete and readable snapshot.
 ///
-/// `whole` is told what it was when it ended well.
+/// `sound` is told what it was when it ended well.
 pub fn verified<S>(
     pieces: S,
     patience: Duration,
-    whole: Arc<OnceLock<Whole>>,
+    sound: Arc<OnceLock<Sound>>,
 ) -> impl Stream<Item = Result<Bytes, SnapshotError>> + Send + use<S>
 where
     S: Stream<Item = Result<Bytes, Error>> + Send + 'static,
 {
     let state = State {
         pieces: Box::pin(pieces),
-        passing: Some(Passing::new(false)),
+        passing: Some(Passing::aside()),
         patience,
-        whole,
+        sound,
     };
     futures::stream::unfold(state, |mut state| async move {
-        let mut passing = state.passing.take()?;
+        let passing = state.passing.take()?;
         let next = tokio::time::timeout(state.patience, state.pieces.next()).await;
         let item = match next {
             Err(_) => Err(Error::TimedOut(format!("no further piece within {:?}", state.patience)).into()),
             Ok(Some(Err(error))) => Err(error.into()),
             Ok(Some(Ok(piece))) => {
-                passing.take(&piece);
+                passing.take(piece.clone()).await;
                 state.passing = Some(passing);
                 Ok(piece)
             }
-            Ok(None) => match passing.finish() {
-                Ok((whole, _)) => {
-                    let _first = state.whole.set(whole);
+            Ok(None) => match passing.finish().await {
+                Ok(Ok(sound)) => {
+                    let _first = state.sound.set(sound);
                     return None;
                 }
-                Err(error) => Err(error),
+                Ok(Err(error)) => Err(error),
+                Err(ended) => Err(Error::Refused(format!("checking the snapshot: {ended}")).into()),
             },
         };
         Some((item, state))
@@ -173,7 +200,9 @@ mod tests {
         whole.extend_from_slice(Sha256::digest(&data).as_slice());
         for size in [1, 31, 32, 33, 500, 5000] {
             let (out, error) = run(&whole, size).await;
-            assert_eq!((out, error), (whole.clone(), None), "pieces of {size}");
+            assert_eq!(out, whole, "pieces of {size}");
+            // The trailer is right, and there is no database before it.
+            assert!(matches!(error, Some(SnapshotError::Harmed(_))), "{error:?}");
         }
         let mut harmed = whole.clone();
         harmed[100] ^= 1;

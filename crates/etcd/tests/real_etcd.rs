@@ -39,13 +39,10 @@ async fn a_member_tells_about_itself_and_a_quorum_proves_the_list() {
 
         client.put("a", "1").await.expect("put");
         assert_eq!(client.get("a").await.expect("get"), Some(b"1".to_vec()));
-        let all = RangeRequest {
-            key: vec![0],
-            range_end: vec![0],
-            count_only: true,
-            ..RangeRequest::default()
-        };
-        assert_eq!(client.range(all).await.expect("count").count, 1);
+        assert_eq!(
+            client.range(RangeRequest::count_of_all(0)).await.expect("count").count,
+            1
+        );
         let gone = client
             .delete_range(DeleteRangeRequest {
                 key: b"a".to_vec(),
@@ -260,38 +257,9 @@ async fn calls_that_a_version_lacks_say_so() {
 #[tokio::test]
 async fn an_address_is_dialled_and_another_name_verified() {
     let program: Program = programs().pop().expect("one");
-    let folder = tempfile::tempdir().expect("a folder");
-    let ca_key = rcgen::KeyPair::generate().expect("a key");
-    let mut params = rcgen::CertificateParams::new(Vec::new()).expect("params");
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let ca_pem = params.self_signed(&ca_key).expect("a CA").pem();
-    let issuer = rcgen::Issuer::new(params, ca_key);
-    let issue = |name: &str| {
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("params");
-        params.extended_key_usages = vec![
-            rcgen::ExtendedKeyUsagePurpose::ServerAuth,
-            rcgen::ExtendedKeyUsagePurpose::ClientAuth,
-        ];
-        (
-            params.signed_by(&key, &issuer).expect("signed").pem(),
-            key.serialize_pem(),
-        )
-    };
-    let (server, server_key) = issue("m1.c.ns.svc");
-    let (user, user_key) = issue("operator");
-    for (name, text) in [("ca", &ca_pem), ("crt", &server), ("key", &server_key)] {
-        std::fs::write(folder.path().join(name), text).expect("written");
-    }
-    let flag = |flag: &str, file: &str| format!("--{flag}={}", folder.path().join(file).display());
-    let flags = [
-        flag("cert-file", "crt"),
-        flag("key-file", "key"),
-        flag("trusted-ca-file", "ca"),
-        "--client-cert-auth".to_owned(),
-    ];
-    let etcd = Etcd::first(&program, &flags.iter().map(String::as_str).collect::<Vec<_>>());
-    let tls = Tls::new(ca_pem.as_bytes(), Some((user.as_bytes(), user_key.as_bytes()))).expect("certificates");
+    let (etcd, given) = Etcd::with_tls(&program, "m1.c.ns.svc");
+    let user = (given.user.as_bytes(), given.user_key.as_bytes());
+    let tls = Tls::new(given.ca.as_bytes(), Some(user)).expect("certificates");
     answers(&etcd.tls_client(&tls, "m1.c.ns.svc")).await;
 
     let other_name = ask(&etcd.tls_client(&tls, "m2.c.ns.svc")).await;
@@ -299,7 +267,7 @@ async fn an_address_is_dialled_and_another_name_verified() {
         matches!(&other_name, Err(Error::Unreachable(why)) if why.contains("certificate")),
         "{other_name:?}"
     );
-    let nobody = Tls::new(ca_pem.as_bytes(), None).expect("certificates");
+    let nobody = Tls::new(given.ca.as_bytes(), None).expect("certificates");
     let refused = ask(&etcd.tls_client(&nobody, "m1.c.ns.svc")).await;
     assert!(matches!(refused, Err(Error::Unreachable(_))), "{refused:?}");
     let plain = Client::new(etcd.client, None, Timeouts::default()).expect("a client");

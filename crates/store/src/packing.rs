@@ -29,6 +29,13 @@ pub struct Packing {
     pub key: Option<Key>,
 }
 
+impl Packing {
+    /// Whether files stay as they are.
+    pub fn is_plain(&self) -> bool {
+        !self.zstd && self.key.is_none()
+    }
+}
+
 /// Why a file cannot be unpacked, or the stream beneath it not read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError<E> {

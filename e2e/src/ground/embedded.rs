@@ -188,6 +188,10 @@ impl Ground for Embedded {
                     faults.corrupt_volume(namespace, claim, "*").await?;
                     let _ended = faults.kill(namespace, claim, None, 9).await;
                 }
+                Fault::TruncateVolume(namespace, claim) => {
+                    faults.truncate_volume(namespace, claim).await?;
+                    let _ended = faults.kill(namespace, claim, None, 9).await;
+                }
                 Fault::StopNode(node) => faults.stop_node(node).await?,
                 Fault::StartNode(node) => faults.start_node(node).await?,
                 Fault::Cut(..) | Fault::StopApi | Fault::StartApi => anyhow::bail!("not possible here"),

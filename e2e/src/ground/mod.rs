@@ -76,6 +76,8 @@ pub(crate) enum Fault {
     LoseVolume(String, String),
     /// Damage files of a claim's volume; its processes end.
     CorruptVolume(String, String),
+    /// Cut files of a claim's volume to half; its processes end.
+    TruncateVolume(String, String),
     /// Take a node's power.
     StopNode(String),
     /// Give it back.

@@ -112,6 +112,9 @@ impl Ground for Real {
                 Fault::CorruptVolume(namespace, claim) => {
                     self.xtask(&["corrupt-volume", &slash(namespace, claim)]).await
                 }
+                Fault::TruncateVolume(namespace, claim) => {
+                    self.xtask(&["truncate-volume", &slash(namespace, claim)]).await
+                }
                 Fault::StopNode(node) => self.xtask(&["stop-node", node]).await,
                 Fault::StartNode(node) => self.xtask(&["start-node", node]).await,
                 Fault::Cut(namespace, a, b) => self.xtask(&["cut", &slash(namespace, a), &slash(namespace, b)]).await,

@@ -8,6 +8,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use stateward_api::EtcdRestore;
+use stateward_api::conditions::{self, types};
 use stateward_api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
 
 use super::backup;
@@ -179,27 +180,46 @@ pub(crate) async fn destroyed_and_restored(test: &Test) -> Result<String> {
     Ok("every key of the backup is there".into())
 }
 
-/// Backups that are not there or damaged: refused in words, and nothing of the cluster is touched.
+/// Backups that are not there, cut short, damaged, or too new for the cluster: refused in words, and nothing of the cluster is
+/// touched.
 pub(crate) async fn bad_backups_are_refused(test: &Test) -> Result<String> {
     backed_up(test, json!({"size": 3})).await?;
+    // a cluster of the newest version that is at hand
+    let newest = test.ground.versions().last().map(ToString::to_string);
+    test.created("newer", json!({"size": 1, "version": newest})).await?;
+    backup::claim(test, "newer").await?;
+    let to = json!({"clusterRef": {"name": "newer"}, "file": {"claimName": "newer", "path": "backup"}});
+    backup::create(test, "newer", to).await?;
+    backup::succeeded(test, "newer", 60).await?;
     let writer = test.writer("c").await?;
     let before = pods(test, "c").await?;
     let cluster = test.cluster_id("c").await?;
+    let place = |claim: &str| (test.namespace.clone(), claim.to_owned());
+    let truncated = |(namespace, claim)| Fault::TruncateVolume(namespace, claim);
+    let damaged = |(namespace, claim)| Fault::CorruptVolume(namespace, claim);
+    let bad = [
+        ("backups", "c/no-such-backup", "BackupMissing", None),
+        ("newer", "backup", "BackupTooNew", None),
+        ("newer", "backup", "BackupCorrupt", Some(truncated(place("newer")))),
+        ("backups", "c/backup", "BackupCorrupt", Some(damaged(place("backups")))),
+    ];
     let mut words = Vec::new();
-    for damage in [false, true] {
-        if damage {
-            // Its pod is none; that nothing runs on the claim is no trouble.
-            let claim = Fault::CorruptVolume(test.namespace.clone(), "backups".into());
-            test.fault(claim).await?;
+    for (claim, path, reason, fault) in bad {
+        if let Some(fault) = fault {
+            test.fault(fault).await?;
         }
-        let path = if damage { "c/backup" } else { "c/no-such-backup" };
-        create(test, json!({"file": {"claimName": "backups", "path": path}})).await?;
+        create(test, json!({"file": {"claimName": claim, "path": path}})).await?;
         let failed = until("the backup to be refused", 60, async || {
             let status = status(test, "c").await?;
             Ok((status.phase == Some(RestorePhase::Failed)).then_some(status))
         })
         .await?;
-        ensure!(!failed.succeeded && !failed.reason.is_empty(), "no reason is given");
+        let degraded = conditions::get(&failed.conditions, types::DEGRADED).map(|degraded| degraded.reason.as_str());
+        ensure!(
+            degraded == Some(reason) && !failed.succeeded,
+            "{path}: {degraded:?}: {}",
+            failed.reason
+        );
         words.push(failed.reason);
         restores(test).delete("c", &DeleteParams::default()).await?;
         until("the EtcdRestore to be gone", 30, async || {

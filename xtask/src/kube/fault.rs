@@ -44,6 +44,11 @@ pub(crate) enum Fault {
         #[arg(long)]
         file: Option<PathBuf>,
     },
+    /// Cut the largest file of a claim's volume to half of its size and end the processes that used it
+    TruncateVolume {
+        /// The claim
+        claim: Name,
+    },
     /// Take a node's power: kubelet, containerd and all pods' processes end at once
     StopNode {
         /// node-1, node-2, …
@@ -115,6 +120,7 @@ pub(crate) fn run(paths: &Paths, run: &Run, fault: &Fault) -> Result<()> {
         Fault::Thaw(which) => ground.signal_pod(which, Signal::SIGCONT),
         Fault::LoseVolume { claim } => ground.damage(claim, empty),
         Fault::CorruptVolume { claim, file } => ground.damage(claim, |folder| corrupt(folder, file.as_deref())),
+        Fault::TruncateVolume { claim } => ground.damage(claim, truncate),
         Fault::StopNode { node } => ground.stop_node(node),
         Fault::StartNode { node } => ground.start_node(node),
         Fault::Cut { a, b, one_way } => ground.cut(a, b, *one_way),
@@ -338,16 +344,9 @@ fn empty(folder: &Path) -> Result<()> {
 fn corrupt(folder: &Path, file: Option<&Path>) -> Result<()> {
     let victim = match file {
         Some(file) => folder.join(file),
-        None => {
-            largest(folder)?
-                .with_context(|| format!("there is no file in {}", folder.display()))?
-                .1
-        }
+        None => the_largest(folder)?,
     };
-    let mut file = fs::File::options()
-        .write(true)
-        .open(&victim)
-        .with_context(|| format!("cannot open {}", victim.display()))?;
+    let mut file = writable(&victim)?;
     let size = file.metadata()?.len();
     for part in 0..8 {
         file.seek(SeekFrom::Start(size * part / 8))?;
@@ -356,6 +355,25 @@ fn corrupt(folder: &Path, file: Option<&Path>) -> Result<()> {
     file.set_len(size)?;
     println!("overwrote parts of {}", victim.display());
     Ok(file.sync_all()?)
+}
+
+/// Cuts the largest file to half.
+fn truncate(folder: &Path) -> Result<()> {
+    let victim = the_largest(folder)?;
+    let file = writable(&victim)?;
+    file.set_len(file.metadata()?.len() / 2)?;
+    println!("cut {} to half", victim.display());
+    Ok(file.sync_all()?)
+}
+
+fn writable(file: &Path) -> Result<fs::File> {
+    let opened = fs::File::options().write(true).open(file);
+    opened.with_context(|| format!("cannot open {}", file.display()))
+}
+
+fn the_largest(folder: &Path) -> Result<PathBuf> {
+    let found = largest(folder)?.with_context(|| format!("there is no file in {}", folder.display()))?;
+    Ok(found.1)
 }
 
 fn largest(folder: &Path) -> Result<Option<(u64, PathBuf)>> {
@@ -390,6 +408,9 @@ mod tests {
         assert_eq!(db.len(), 100_000);
         assert!(db.contains(&0xA5));
         assert_eq!(fs::read(volume.path().join("small")).unwrap(), [0; 10]);
+        // and when it is truncated, half of it is left
+        truncate(volume.path()).unwrap();
+        assert_eq!(fs::read(volume.path().join("member/db")).unwrap().len(), 50_000);
         // and when it is lost, the folder itself stays
         empty(volume.path()).unwrap();
         assert_eq!(fs::read_dir(volume.path()).unwrap().count(), 0);

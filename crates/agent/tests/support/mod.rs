@@ -3,6 +3,7 @@
 
 #[path = "../../../etcd/tests/support/mod.rs"]
 mod etcd;
+pub(crate) mod process;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -48,13 +49,7 @@ pub(crate) async fn fill(etcd: &Etcd, keys: usize) {
 
 /// Keys and revision.
 pub(crate) async fn count(client: &Client) -> Option<(i64, i64)> {
-    let all = RangeRequest {
-        key: vec![0],
-        range_end: vec![0],
-        count_only: true,
-        ..RangeRequest::default()
-    };
-    let answer = client.range(all).await.ok()?;
+    let answer = client.range(RangeRequest::count_of_all(0)).await.ok()?;
     Some((answer.count, answer.header.map_or(0, |header| header.revision)))
 }
 
@@ -198,18 +193,24 @@ impl Ground {
         }
     }
 
-    pub(crate) async fn restore_into(&self, tools: &Program, found: &Inspected, bump: i64, into: &Path) -> Outcome {
-        let task = RestoreTask {
+    /// The task of making a data directory.
+    pub(crate) fn restore_task(&self, found: &Inspected, bump: i64, data: &Path) -> RestoreTask {
+        RestoreTask {
             place: self.place(),
             location: found.location.clone(),
             sha256: found.sha256.clone(),
+            revision: found.revision,
             restore_to: None,
             revision_bump: bump,
-            data_dir: into.join("data").display().to_string(),
+            data_dir: data.display().to_string(),
             member: "m1".into(),
             peer_url: "http://127.0.0.1:2380".into(),
             token: "restored".into(),
-        };
+        }
+    }
+
+    pub(crate) async fn restore_into(&self, tools: &Program, found: &Inspected, bump: i64, into: &Path) -> Outcome {
+        let task = self.restore_task(found, bump, &into.join("data"));
         self.with_tools(tools).run(Task::Restore(task)).await
     }
 }

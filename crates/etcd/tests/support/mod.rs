@@ -61,6 +61,8 @@ pub(crate) fn free_port() -> u16 {
 pub(crate) struct Etcd {
     child: Child,
     _folder: tempfile::TempDir,
+    /// Its certificates, which it reads at every connection.
+    certificates: Option<tempfile::TempDir>,
     pub(crate) client: SocketAddr,
     pub(crate) peer_url: String,
 }
@@ -86,6 +88,22 @@ impl Etcd {
             extra: extra.iter().map(ToString::to_string).collect(),
         };
         Self::start(program, start)
+    }
+
+    /// The first member of a new cluster, with a certificate of this name, that lets only clients in which have one, too.
+    pub(crate) fn with_tls(program: &Program, name: &str) -> (Self, Certificates) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let certificates = Certificates::issue(name, folder.path());
+        let flag = |flag: &str, file: &str| format!("--{flag}={}", folder.path().join(file).display());
+        let flags = [
+            flag("cert-file", "crt"),
+            flag("key-file", "key"),
+            flag("trusted-ca-file", "ca"),
+            "--client-cert-auth".to_owned(),
+        ];
+        let mut etcd = Self::first(program, &flags.iter().map(String::as_str).collect::<Vec<_>>());
+        etcd.certificates = Some(folder);
+        (etcd, certificates)
     }
 
     pub(crate) fn start(program: &Program, start: Start<'_>) -> Self {
@@ -123,6 +141,7 @@ impl Etcd {
         Self {
             child,
             _folder: folder,
+            certificates: None,
             client: SocketAddr::from(([127, 0, 0, 1], client_port)),
             peer_url,
         }
@@ -154,6 +173,40 @@ impl Etcd {
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// An authority and what a client of a member needs, as PEM texts.
+pub(crate) struct Certificates {
+    pub(crate) ca: String,
+    pub(crate) user: String,
+    pub(crate) user_key: String,
+}
+
+impl Certificates {
+    /// Writes those of the server into a folder: `ca`, `crt`, `key`.
+    fn issue(server: &str, folder: &Path) -> Self {
+        let ca_key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::new(Vec::new()).expect("params");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let ca = params.self_signed(&ca_key).expect("a CA").pem();
+        let issuer = rcgen::Issuer::new(params, ca_key);
+        let issue = |name: &str| {
+            let key = rcgen::KeyPair::generate().expect("a key");
+            let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("params");
+            params.extended_key_usages = vec![
+                rcgen::ExtendedKeyUsagePurpose::ServerAuth,
+                rcgen::ExtendedKeyUsagePurpose::ClientAuth,
+            ];
+            let certificate = params.signed_by(&key, &issuer).expect("signed").pem();
+            (certificate, key.serialize_pem())
+        };
+        let (server, server_key) = issue(server);
+        let (user, user_key) = issue("user");
+        for (name, text) in [("ca", &ca), ("crt", &server), ("key", &server_key)] {
+            std::fs::write(folder.join(name), text).expect("written");
+        }
+        Self { ca, user, user_key }
     }
 }
 

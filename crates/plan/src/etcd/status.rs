@@ -214,12 +214,19 @@ pub fn status(
         .ready_for
         .as_ref()
         .or(record.upgrade_backup.as_ref().map(|_| &intent.version));
-    new.upgrade = goes_to.map(|to| UpgradeRecord {
-        from: new.current_version.clone(),
-        to: to.to_string(),
-        backup: record.upgrade_backup.clone().unwrap_or_default(),
-        ready: record.ready_for.is_some(),
-        ..UpgradeRecord::default()
+    new.upgrade = goes_to.map(|to| {
+        let (to, ready) = (to.to_string(), record.ready_for.is_some());
+        let begun = old.upgrade.as_ref().filter(|upgrade| upgrade.to == to);
+        UpgradeRecord {
+            from: new.current_version.clone(),
+            started_at: begun
+                .and_then(|upgrade| upgrade.started_at.clone())
+                .or_else(|| Some(now.clone())),
+            backup: record.upgrade_backup.clone().unwrap_or_default(),
+            halted: if ready { String::new() } else { new.waiting.clone() },
+            ready,
+            to,
+        }
     });
     new
 }

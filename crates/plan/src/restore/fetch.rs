@@ -10,7 +10,7 @@ use stateward_api::etcd_backup::Encryption;
 use stateward_api::etcd_restore::{EtcdRestoreSpec, EtcdRestoreStatus, RestorePhase, RestoreSource};
 use stateward_api::{GROUP, VERSION, names};
 
-use super::{Effect, Step, View, fail, tell};
+use super::{Effect, Step, TOO_NEW, View, fail, tell, too_new};
 use crate::agent::{Agent, AgentPod, State};
 use crate::etcd::manifests::hash;
 
@@ -133,6 +133,10 @@ fn proven(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, 
         );
         return fail(status, "BackupCorrupt", message);
     }
+    let cluster = view.world.cluster;
+    if let Some(why) = cluster.and_then(|cluster| too_new(&found.cluster_version, cluster)) {
+        return fail(status, TOO_NEW, why);
+    }
     let spec = &view.restore.spec;
     status.source = Some(RestoreSource {
         store: chosen.place.store.clone(),
@@ -144,6 +148,7 @@ fn proven(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, 
         taken: found.taken.clone(),
         restore_to: spec.restore_to.clone(),
         revision_bump: spec.revision_bump.unwrap_or(EtcdRestoreSpec::DEFAULT_REVISION_BUMP),
+        cluster_version: found.cluster_version.clone(),
     });
     status.location.clone_from(&found.location);
     status.revision = found.revision;

@@ -3,7 +3,7 @@
 use stateward_api::etcd_cluster::EtcdClusterStatus;
 use stateward_api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
 
-use super::{Step, View, fail, is_recovery, tell};
+use super::{Step, TOO_NEW, View, fail, is_recovery, tell, too_new};
 
 pub(super) fn follow(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
     let name = view.restore.cluster_name();
@@ -51,6 +51,10 @@ fn not_taken_up(view: &View<'_>, status: &mut EtcdRestoreStatus, there: &EtcdClu
             "Superseded",
             format!("EtcdRestore {by} took its place before the cluster served"),
         );
+    }
+    let version = status.source.as_ref().map(|source| source.cluster_version.clone());
+    if let Some(why) = cluster.and_then(|cluster| too_new(&version.unwrap_or_default(), cluster)) {
+        return fail(status, TOO_NEW, why); // The cluster came after the backup was proven.
     }
     status.phase = Some(RestorePhase::Replacing);
     let waits = cluster.is_some_and(|cluster| cluster.spec.paused || cluster.spec.hibernate);

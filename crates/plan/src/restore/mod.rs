@@ -15,7 +15,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
-use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore};
+use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, EtcdVersion};
 
 use crate::agent::Agent;
 pub use crate::backup::Effect;
@@ -46,6 +46,9 @@ pub struct Plan {
     /// When to look again even if nothing is heard.
     pub wake: Option<Duration>,
 }
+
+/// The one word for a backup of a newer minor version.
+const TOO_NEW: &str = "BackupTooNew";
 
 struct View<'a> {
     restore: &'a EtcdRestore,
@@ -192,7 +195,10 @@ pub fn request(restore: &EtcdRestore, cluster: &EtcdCluster) -> Option<RestoreRe
     }
     let state = match (&status.source, status.phase) {
         (_, Some(RestorePhase::Failed)) => RequestState::Failed(status.reason.clone()),
-        (Some(source), _) => RequestState::Proven(Box::new(source.clone())),
+        (Some(source), _) => match too_new(&source.cluster_version, cluster) {
+            Some(why) => RequestState::Failed(why),
+            None => RequestState::Proven(Box::new(source.clone())),
+        },
         (None, _) => RequestState::Fetching,
     };
     Some(RestoreRequest {
@@ -200,6 +206,23 @@ pub fn request(restore: &EtcdRestore, cluster: &EtcdCluster) -> Option<RestoreRe
         name: restore.metadata.name.clone()?,
         recovery: is_recovery(restore, cluster),
         state,
+    })
+}
+
+/// Why a cluster could not read a backup: etcd refuses the data of a newer minor version. One that says none is tried.
+fn too_new(cluster_version: &str, cluster: &EtcdCluster) -> Option<String> {
+    let of_backup: EtcdVersion = cluster_version.parse().ok()?;
+    let runs = cluster.version().ok()?;
+    let newer = (of_backup.major(), of_backup.minor()) > (runs.major(), runs.minor());
+    newer.then(|| {
+        format!(
+            "the backup is of a cluster of etcd {}.{}, and etcd {runs} cannot read it: set spec.version of the EtcdCluster to \
+             {}.{} or later, then create the EtcdRestore again",
+            of_backup.major(),
+            of_backup.minor(),
+            of_backup.major(),
+            of_backup.minor(),
+        )
     })
 }
 

@@ -158,3 +158,55 @@ fn what_the_old_operator_did_is_not_done_again() {
     let plan = plan(&object, &World::default(), now());
     assert!(plan.effects.is_empty() && plan.status == status);
 }
+
+#[test]
+fn a_backup_of_a_newer_minor_version_is_refused_before_anything_is_touched() {
+    let cluster = |version: &str| -> EtcdCluster {
+        serde_json::from_value(json!({
+            "apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdCluster",
+            "metadata": {"name": "c", "namespace": "n", "uid": "c1"}, "spec": {"size": 3, "version": version},
+        }))
+        .expect("an EtcdCluster")
+    };
+    let (older, newer) = (cluster("3.5.35"), cluster("3.6.16"));
+    let begun = plan(&restore(from_file(), None), &World::default(), now()).status;
+    let proven = |cluster| {
+        let found = Inspected {
+            cluster_version: "3.6.0".into(),
+            ..Inspected::default()
+        };
+        let world = World {
+            cluster,
+            ..with_agent(said(Outcome::Inspected(found)))
+        };
+        plan(&restore(from_file(), Some(&begun)), &world, now()).status
+    };
+    // given the cluster runs the same minor version, then it is taken
+    let good = proven(Some(&newer));
+    assert_eq!(good.phase, Some(RestorePhase::Replacing));
+    assert!(matches!(
+        request(&restore(from_file(), Some(&good)), &newer).map(|request| request.state),
+        Some(RequestState::Proven(_))
+    ));
+    // given an older one, then it is refused in words
+    let refused = proven(Some(&older));
+    assert_eq!(refused.phase, Some(RestorePhase::Failed));
+    assert!(
+        refused
+            .reason
+            .contains("set spec.version of the EtcdCluster to 3.6 or later"),
+        "{}",
+        refused.reason
+    );
+    assert!(refused.source.is_none());
+    // given the cluster came later, then neither control follows it
+    let early = proven(None);
+    let object = restore(from_file(), Some(&early));
+    let state = request(&object, &older).map(|request| request.state);
+    assert!(matches!(state, Some(RequestState::Failed(_))), "{state:?}");
+    let world = World {
+        cluster: Some(&older),
+        ..World::default()
+    };
+    assert_eq!(plan(&object, &world, now()).status.phase, Some(RestorePhase::Failed));
+}
