@@ -8,6 +8,7 @@ mod chart;
 mod debian;
 mod demo;
 mod e2e;
+mod fuzz;
 mod golang;
 mod image;
 mod kube;
@@ -51,6 +52,8 @@ enum Verb {
     Lint,
     /// Run the operator's simulation
     Sim(cargo::Forwarded),
+    /// Feed the embedded API server made-up requests
+    Fuzz(fuzz::Args),
     /// Measure the embedded Kubernetes and the operator
     Bench(bench::Args),
     /// Regenerate the committed files that are generated, or check that they are current
@@ -87,6 +90,7 @@ fn run() -> anyhow::Result<()> {
         Verb::Store(verb) => store::run(&paths, &verb),
         Verb::Lint => lint::run(),
         Verb::Sim(args) => cargo::sim(&args),
+        Verb::Fuzz(args) => fuzz::run(&paths, &args),
         Verb::Bench(args) => bench::run(&paths, &args),
         Verb::Crds(args) => cargo::generate(&paths, &args),
         Verb::Chart(args) => chart::run(&paths, &args),

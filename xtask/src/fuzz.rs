@@ -1,0 +1,42 @@
+//! `./x fuzz`: feeds the embedded API server's request path made-up requests. libFuzzer steers by coverage marks, which
+//! the stable compiler can make as well; everything is compiled once more for them, into a folder of its own.
+
+use anyhow::Result;
+
+use crate::paths::Paths;
+use crate::shell::{cmd, run as show};
+
+/// What libFuzzer needs to see where a request leads.
+const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Ccodegen-units=1";
+
+/// Options of `./x fuzz`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How long, in seconds
+    #[arg(default_value_t = 60)]
+    seconds: u64,
+}
+
+pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
+    let found = paths.cache.join("fuzz");
+    std::fs::create_dir_all(found.join("corpus"))?;
+    let limits = [format!("-max_total_time={}", args.seconds), "-timeout=20".to_owned()];
+    let words = [
+        "run",
+        "--quiet",
+        "--manifest-path",
+        "crates/embedded-kube/fuzz/Cargo.toml",
+    ];
+    // With a target named, the marks go into the program alone and not into build scripts.
+    let mut command = cmd("cargo", words);
+    command
+        .args(["--target", "x86_64-unknown-linux-gnu", "--"])
+        .args(limits);
+    command
+        .arg(format!("-artifact_prefix={}/", found.display()))
+        .arg(found.join("corpus"))
+        .env("RUSTFLAGS", COVERAGE)
+        .env("CARGO_TARGET_DIR", paths.cache.join("target-fuzz"));
+    show(command.current_dir(&paths.checkout))
+}
