@@ -1,10 +1,10 @@
 //! `./x fuzz`: feeds the embedded API server's request path made-up requests. libFuzzer steers by coverage marks, which
 //! the stable compiler can make as well; everything is compiled once more for them, into a folder of its own.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::paths::Paths;
-use crate::shell::{cmd, run as show};
+use crate::shell::{cmd, output, run as show};
 
 /// What libFuzzer needs to see where a request leads.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -19,6 +19,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
+    ensure!(
+        output(&mut cmd("c++", ["--version"])).is_ok(),
+        "libFuzzer is C++ and is compiled here: install g++ (apt-get install g++)"
+    );
     let found = paths.cache.join("fuzz");
     std::fs::create_dir_all(found.join("corpus"))?;
     let limits = [format!("-max_total_time={}", args.seconds), "-timeout=20".to_owned()];
@@ -30,9 +34,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     ];
     // With a target named, the marks go into the program alone and not into build scripts.
     let mut command = cmd("cargo", words);
-    command
-        .args(["--target", "x86_64-unknown-linux-gnu", "--"])
-        .args(limits);
+    command.args(["--target", "host-tuple", "--"]).args(limits);
     command
         .arg(format!("-artifact_prefix={}/", found.display()))
         .arg(found.join("corpus"))

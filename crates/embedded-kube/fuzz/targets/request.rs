@@ -109,7 +109,8 @@ fuzz_target!(|request: Request| {
         .body(kube::client::Body::from(request.body.bytes()));
     let Ok(built) = built else { return }; // not a request that any client could send
     runtime.block_on(async {
-        let sent = tokio::time::timeout(Duration::from_secs(10), cluster.client().send(built));
+        let client = cluster.client();
+        let sent = tokio::time::timeout(Duration::from_secs(10), client.send(built));
         assert!(sent.await.is_ok(), "no answer");
     });
 });
