@@ -215,6 +215,11 @@ impl Hands<'_> {
                 self.delete(&member.0, uid, None, DeleteParams::background(), &caches.claims)
                     .await
             }
+            Effect::DeleteUnstartedClaim { member, uid, cluster } => {
+                self.must_be_unstarted(member, *cluster).await?;
+                self.delete(&member.0, uid, None, DeleteParams::background(), &caches.claims)
+                    .await
+            }
             Effect::GrowClaim { member, uid, .. } => {
                 let request = self
                     .cluster
@@ -389,6 +394,26 @@ impl Hands<'_> {
             return Err(Failure::GuardFailed(format!("{member} is in the member list again")));
         }
         Ok(())
+    }
+
+    /// Every member that answered lists this one at this moment, and without a name.
+    async fn must_be_unstarted(&self, member: &MemberName, cluster: ClusterId) -> Result<(), Failure> {
+        let mut asked = 0;
+        for (name, answer) in self.observed.answers() {
+            let Some(client) = self.observed.clients.get(name).filter(|_| answer.cluster == cluster) else {
+                continue;
+            };
+            let list = client.member_list(false).await?;
+            let unstarted = list.members.iter().any(|listed| {
+                let ours = |url: &String| self.intent.member_of_url(url).as_ref() == Some(member);
+                listed.name.is_empty() && listed.peer_urls.iter().any(ours)
+            });
+            if !unstarted {
+                return Err(Failure::GuardFailed(format!("{member} has started meanwhile")));
+            }
+            asked += 1;
+        }
+        if asked == 0 { Err(Failure::Nobody) } else { Ok(()) }
     }
 
     /// The member's pod and claim are those that the decision rests on, or are still not there.
@@ -626,7 +651,7 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::SealPod { .. } => "seal_pod",
         Effect::RelabelPod { .. } => "relabel_pod",
         Effect::DeletePod { .. } => "delete_pod",
-        Effect::DeleteClaim { .. } => "delete_claim",
+        Effect::DeleteClaim { .. } | Effect::DeleteUnstartedClaim { .. } => "delete_claim",
         Effect::GrowClaim { .. } => "grow_claim",
         Effect::AddMember { .. } => "add_member",
         Effect::Promote { .. } => "promote",

@@ -154,6 +154,19 @@ impl Sim<'_> {
                 self.delete_claim(member);
                 Ok(())
             }
+            Effect::DeleteUnstartedClaim {
+                member,
+                uid,
+                cluster: id,
+            } => {
+                if self.subject.guards {
+                    self.claim_is_still(member, uid)?;
+                    self.lists_unstarted(member, *id)?;
+                }
+                self.check_claim_deletion(member, cluster.id);
+                self.delete_claim(member);
+                Ok(())
+            }
             Effect::GrowClaim { member, uid, bytes } => {
                 self.claim_is_still(member, uid)?;
                 let bytes = *bytes;

@@ -9,6 +9,8 @@ use crate::queue::{Event, Id, Ms, stamp};
 use crate::raft::{Change, Conf, Data, Entry, Refused, What, quorum, voters};
 use crate::sim::Sim;
 
+/// How a process ends that crashes for a reason that no operator knows.
+pub(crate) const UNKNOWN_REASON: &str = "signal: out of memory";
 /// Every voter must have been connected for so long before a member is added.
 const HEALTH_INTERVAL: Ms = 5000;
 
@@ -85,7 +87,7 @@ impl Sim<'_> {
             return Start::Exit(1, "panic: walpb: crc mismatch".into());
         }
         if process.crashes_until > self.now {
-            return Start::Exit(2, "signal: out of memory".into());
+            return Start::Exit(2, UNKNOWN_REASON.into());
         }
         if pod.owner == self.ledger.owner && minor < self.ledger.floor {
             return Start::Exit(
@@ -362,6 +364,22 @@ impl Sim<'_> {
             leader: Some(data.id),
             members: data.conf.as_ref().clone(),
         })
+    }
+
+    /// Every member that the operator reaches lists this one without a name, and one does.
+    pub(crate) fn lists_unstarted(&self, member: &MemberName, cluster: ClusterId) -> Result<(), Refused> {
+        let url = peer_url(member);
+        let reached = self.processes.keys().filter(|id| self.operator_reaches(**id));
+        let lists: Vec<_> = reached
+            .filter_map(|id| self.data_of(*id))
+            .filter(|data| data.cluster == cluster.0)
+            .collect();
+        let unstarted = |listed: &Listed| listed.name.is_none() && listed.peer_urls.contains(&url);
+        if !lists.is_empty() && lists.iter().all(|data| data.conf.iter().any(unstarted)) {
+            Ok(())
+        } else {
+            Err("refused: it may have started".into())
+        }
     }
 
     /// The leader that a request of the operator reaches, if it is of the right cluster.

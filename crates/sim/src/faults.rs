@@ -121,7 +121,7 @@ impl Sim<'_> {
                     let until = sim.now + long * 40;
                     sim.nodes[process.node].crashes_until = until;
                 }
-                sim.container_ends(id, 2, "signal: out of memory");
+                sim.container_ends(id, 2, crate::etcd::UNKNOWN_REASON);
             }),
             25 => self.pass_leadership(),
             27 => {

@@ -82,6 +82,13 @@ impl Sim<'_> {
     }
 
     pub(crate) fn kill_operator(&mut self, index: usize) {
+        self.stop_operator(index);
+        let pause = self.dice.between(500, 20_000);
+        self.queue.at(self.now + pause, Event::Revive(index));
+    }
+
+    /// It is gone until it is brought back.
+    pub(crate) fn stop_operator(&mut self, index: usize) {
         let letter = self.operators[index].letter;
         self.tell(|| format!("operator {letter} is killed"));
         let operator = &mut self.operators[index];
@@ -90,8 +97,6 @@ impl Sim<'_> {
         operator.round = None;
         operator.next_round = 0;
         operator.dies_in = None;
-        let pause = self.dice.between(500, 20_000);
-        self.queue.at(self.now + pause, Event::Revive(index));
     }
 
     /// A restarted operator knows nothing but what the API shows it, and that may be the past.

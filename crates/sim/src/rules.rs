@@ -174,6 +174,20 @@ impl Sim<'_> {
                 Effect::DeleteClaim { member, .. } if world.list.is_none() || listed.contains_key(member) => {
                     self.break_rule(name::DATA, format!("{effect}: not proven to be out of the list"));
                 }
+                Effect::DeleteUnstartedClaim { member, .. } => {
+                    let knows = |listed: &&Listed| listed.name.is_none();
+                    let mut lists = world.voices.values().filter_map(|voice| match voice {
+                        Voice::Answered(answer) => Some(&answer.list),
+                        Voice::Silent(_) => None,
+                    });
+                    let unstarted = lists.any(|list| {
+                        let mut lines = list.iter().filter(knows);
+                        lines.any(|line| members::owner(intent, line).as_ref() == Some(member))
+                    });
+                    if world.list.is_some() || !unstarted {
+                        self.break_rule(name::DATA, format!("{effect}: nobody says that it never started"));
+                    }
+                }
                 Effect::CreatePod {
                     member,
                     launch: Launch::Join { .. },
@@ -293,7 +307,17 @@ impl Sim<'_> {
             return;
         }
         let why_lost = self.really_lost(cluster, member, id);
-        if why_lost == Some("it crashes") {
+        // One that never started has no data to judge by; its last words tell.
+        let never_started = line.learner || line.name.is_none();
+        let crashes = |pod: &Rc<crate::kube::PodObject>| {
+            let last = pod.shown.last_exit.as_ref();
+            pod.shown.restarts >= 6 && last.is_some_and(|exit| exit.message == crate::etcd::UNKNOWN_REASON)
+        };
+        let crashed = match why_lost {
+            Some("no data") => never_started && self.kube.now.pods.get(member).is_some_and(crashes),
+            why => why == Some("it crashes"),
+        };
+        if crashed {
             let last = self.ledger.crash_removals.last();
             let soon = last.is_some_and(|last| last + 590_000 > self.now);
             self.ledger.crash_removals.push(self.now);
@@ -301,7 +325,7 @@ impl Sim<'_> {
                 self.break_rule(name::CRASHES, format!("{member} is removed"));
             }
         }
-        if line.learner || line.name.is_none() {
+        if never_started {
             return;
         }
         if why_lost.is_none() {

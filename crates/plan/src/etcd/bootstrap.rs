@@ -3,7 +3,7 @@
 use super::intent::Bootstrap;
 use super::members::CRASHES_OF_UNKNOWN_REASON;
 use super::record::{Bootstrapped, Record};
-use super::{Effect, Launch, SOON, Step, Stop, View, Work};
+use super::{Effect, Launch, MemberName, SOON, Step, Stop, View, Work};
 
 pub(super) fn bootstrap(view: &View<'_>, record: &mut Record) -> Option<Step> {
     match &view.record.bootstrap {
@@ -87,11 +87,19 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
 }
 
 fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
-    let mut effects = Vec::new();
+    let (mut claims, mut pods) = (Vec::new(), Vec::new());
     let mut waiting = None;
     let mut running = false;
+    let kept_out = lost_its_memory(view, bootstrap);
     for name in &bootstrap.first {
         let pod = view.world.pods.get(name);
+        if kept_out.contains(&name) {
+            running |= pod.is_some_and(|pod| pod.running);
+            waiting = Some(format!(
+                "{name} has lost its data; it is replaced when the others serve"
+            ));
+            continue;
+        }
         match pod {
             // Nothing can be lost with a pod that never ran: a corrected spec reaches it at once. One that ends again and
             // again keeps its data on its claim; without one it has shown by then that it has none.
@@ -103,14 +111,14 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
                             && (view.intent.is_durable() || pod.restarts >= CRASHES_OF_UNKNOWN_REASON)))
                     && (pod.template != view.intent.template || pod.version != view.version) =>
             {
-                effects.push(Effect::DeletePod {
+                pods.push(Effect::DeletePod {
                     member: name.clone(),
                     uid: pod.uid.clone(),
                     how: Stop::Restart,
                 });
             }
             Some(pod) if pod.ended && !pod.terminating => {
-                effects.push(Effect::DeletePod {
+                pods.push(Effect::DeletePod {
                     member: name.clone(),
                     uid: pod.uid.clone(),
                     how: Stop::Restart,
@@ -119,7 +127,7 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
             Some(pod) => {
                 running |= pod.running;
                 if view.intent.is_durable() && pod.node.is_none() && !view.world.claims.contains_key(name) {
-                    effects.push(Effect::CreateClaim { member: name.clone() });
+                    claims.push(Effect::CreateClaim { member: name.clone() });
                 }
                 waiting = waiting.or_else(|| {
                     pod.blocked
@@ -129,7 +137,7 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
             }
             None => {
                 if view.intent.is_durable() && !view.world.claims.contains_key(name) {
-                    effects.push(Effect::CreateClaim { member: name.clone() });
+                    claims.push(Effect::CreateClaim { member: name.clone() });
                 }
                 let launch = match bootstrap.first.len() {
                     1 => Launch::Seed {
@@ -140,7 +148,7 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
                         members: bootstrap.first.clone(),
                     },
                 };
-                effects.push(Effect::CreatePod {
+                pods.push(Effect::CreatePod {
                     member: name.clone(),
                     launch,
                     version: view.version.clone(),
@@ -167,6 +175,39 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
         ),
         None => Step::new(Work::Creating, "StartingFirstMember", format!("starting {what}")),
     };
-    let step = step.with(effects);
+    // All claims before the first pod: once a pod has run, a claim that is not there was there.
+    let step = step.with(claims).with(pods);
     if running { step.wake(SOON) } else { step }
+}
+
+/// First members that may have voted and have nothing left of it. Under its old ID such a one must not begin empty: with
+/// the others' help it could undo what it confirmed before (etcd itself notices only while another one answers it). The
+/// others are a quorum; when it serves, `replace` gives the lost one a new ID.
+///
+/// Where those that are left are no quorum, a majority is lost or was never made: then all begin.
+fn lost_its_memory<'a>(view: &View<'_>, bootstrap: &'a Bootstrapped) -> Vec<&'a MemberName> {
+    let first = &bootstrap.first;
+    let has_place = |name: &MemberName| match view.intent.is_durable() {
+        true => view
+            .world
+            .claims
+            .get(name)
+            .is_some_and(|claim| !claim.terminating && !claim.lost),
+        false => view
+            .world
+            .pods
+            .get(name)
+            .is_some_and(|pod| !pod.ended && !pod.terminating),
+    };
+    let may_have_run = |name: &MemberName| {
+        let bound = view.world.claims.get(name).is_some_and(|claim| claim.bound);
+        bound || view.world.pods.get(name).is_some_and(|pod| pod.ever_ran)
+    };
+    let (left, gone): (Vec<_>, Vec<_>) = first.iter().partition(|name| has_place(name));
+    let any_ran = first.iter().any(may_have_run);
+    if any_ran && left.len() > first.len() / 2 {
+        gone
+    } else {
+        Vec::new()
+    }
 }

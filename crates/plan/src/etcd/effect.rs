@@ -41,6 +41,13 @@ pub enum Effect {
         uid: Uid,
         cluster: ClusterId,
     },
+    /// Delete the claim of a member that was added and never started. Refused unless every member that answers lists it
+    /// without a name.
+    DeleteUnstartedClaim {
+        member: MemberName,
+        uid: Uid,
+        cluster: ClusterId,
+    },
     /// Ask for more space.
     GrowClaim { member: MemberName, uid: Uid, bytes: u64 },
 
@@ -189,6 +196,7 @@ impl Effect {
         match self {
             Self::DeletePod { .. }
             | Self::DeleteClaim { .. }
+            | Self::DeleteUnstartedClaim { .. }
             | Self::RemoveMember { .. }
             | Self::ReleaseMember { .. } => true,
             Self::CreatePod { launch, .. } => launch.ends_the_old_cluster(),
@@ -234,6 +242,9 @@ impl fmt::Display for Effect {
             Self::RelabelPod { member, .. } => write!(f, "relabel {member}"),
             Self::DeletePod { member, uid, how } => write!(f, "delete pod {member} ({how:?}, uid {uid})"),
             Self::DeleteClaim { member, uid, .. } => write!(f, "delete the claim of {member} (uid {uid})"),
+            Self::DeleteUnstartedClaim { member, uid, .. } => {
+                write!(f, "delete the claim of {member}, which never started (uid {uid})")
+            }
             Self::GrowClaim { member, bytes, .. } => write!(f, "grow the claim of {member} to {bytes} bytes"),
             Self::AddMember { member, learner, .. } => {
                 write!(f, "add {member} as a {}", if *learner { "learner" } else { "voter" })

@@ -3,7 +3,7 @@
 //!
 //! One at a time, since two members that start with `existing` at the same moment wait for each other's answer (etcd.md).
 
-use super::members::{Fate, initial_cluster, owner, says_no_data};
+use super::members::{Fate, Proof, initial_cluster, owner, says_no_data};
 use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, SOON, Step, Stop, View, Work};
 
 pub(super) fn join(view: &View<'_>) -> Option<Step> {
@@ -102,6 +102,9 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
                 .wake(SOON),
             );
         }
+        if let Some(step) = begin_elsewhere(view, list, name) {
+            return Some(step);
+        }
         if pod.terminating {
             return Some(Step::new(
                 Work::Scaling,
@@ -187,4 +190,41 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         tls: view.stage_of(name),
     });
     Some(Step::new(Work::Scaling, "StartingMember", format!("starting {name}")).with(effects))
+}
+
+/// Before 3.4 a voter that was added counts for the quorum that it takes to remove it again: the second of two that never
+/// starts, because its node or its volume's node is gone, would be waited for for ever. It begins anew elsewhere.
+///
+/// Nothing confirmed can be lost by it, even if it had started unheard: any two quorums of an even number of voters share
+/// two members, so that one of those that remember is in both.
+fn begin_elsewhere(view: &View<'_>, list: &[Listed], name: &MemberName) -> Option<Step> {
+    let member = view.members.get(name)?;
+    let Fate::Lost(proof @ (Proof::NodeDead(_) | Proof::VolumeStranded)) = &member.fate else {
+        return None;
+    };
+    let voters = list.iter().filter(|listed| !listed.learner).count();
+    let unstarted = list.iter().filter(|listed| listed.name.is_none()).count();
+    // With a proven list `replace` does it; one that was in such a list may have voted since.
+    let is_new = view.world.list.is_none() && !view.record.members.contains_key(name);
+    let cluster = view.record.bootstrap.as_ref()?.cluster?;
+    if !is_new || !voters.is_multiple_of(2) || unstarted != 1 {
+        return None;
+    }
+    let stop = member.pod.map(|pod| Effect::DeletePod {
+        member: name.clone(),
+        uid: pod.uid.clone(),
+        how: if pod.node.is_some() { Stop::Force } else { Stop::Restart },
+    });
+    let discard = member.claim.filter(|claim| !claim.terminating);
+    let discard = discard.map(|claim| Effect::DeleteUnstartedClaim {
+        member: name.clone(),
+        uid: claim.uid.clone(),
+        cluster,
+    });
+    let message = format!("{name} never started and begins elsewhere: {}", proof.words());
+    Some(
+        Step::new(Work::Scaling, "RestartingJoin", message)
+            .with(stop.into_iter().chain(discard))
+            .wake(LATER),
+    )
 }

@@ -1,0 +1,99 @@
+//! Scenes: what happens is written down, not drawn. One file a subject; here is what they share.
+
+mod crashes;
+mod first_members;
+mod moving_in;
+mod peers;
+mod restores;
+mod versions;
+
+use std::collections::BTreeSet;
+
+use stateward_api::EtcdVersion;
+use stateward_plan::etcd::{Bootstrap, ClusterId, Intent, MemberId, Storage};
+
+use crate::dice::Dice;
+use crate::profile::Profile;
+use crate::queue::Ms;
+use crate::sim::Sim;
+use crate::subject::REAL;
+use crate::user::wish;
+
+const MINUTE: Ms = 60_000;
+
+/// A gentle world with a cluster of three in it.
+fn scene(seed: u64) -> Sim<'static> {
+    let mut sim = Sim::new(seed, Profile::gentle(), &REAL, true);
+    sim.create_cluster(three());
+    sim.wake_operator(0, 5);
+    sim
+}
+
+fn three() -> Intent {
+    Intent {
+        size: 3,
+        version: EtcdVersion::new(3, 6, 16),
+        bootstrap: Bootstrap::SeedThenJoin,
+        storage: Storage::Durable { bytes: 1 << 30 },
+        ..wish(&mut Dice::new(1))
+    }
+}
+
+/// A gentle world with a cluster of three that is at rest.
+fn at_rest(seed: u64) -> Sim<'static> {
+    let mut sim = scene(seed);
+    rests(&mut sim);
+    sim.calm = false;
+    sim
+}
+
+fn until(sim: &mut Sim<'_>, what: &str, done: impl Fn(&Sim<'_>) -> bool) {
+    let end = sim.now + 10 * MINUTE;
+    while !done(sim) {
+        if !sim.step(end) {
+            tell_and_fail(sim, what);
+        }
+    }
+}
+
+/// From now on nothing happens but what has begun, and all must come to be as wished.
+fn rests(sim: &mut Sim<'_>) {
+    sim.calm = true;
+    sim.come_to_rest();
+    if sim.broken.is_some() {
+        tell_and_fail(sim, "come to rest");
+    }
+}
+
+fn pass(sim: &mut Sim<'_>, time: Ms) {
+    let end = sim.now + time;
+    while sim.step(end) {}
+    if sim.broken.is_some() {
+        tell_and_fail(sim, "keep the rules");
+    }
+}
+
+fn tell_and_fail(sim: &mut Sim<'_>, what: &str) -> ! {
+    let story = sim.take_story().join("\n");
+    panic!("it did not {what}\n{story}");
+}
+
+fn ids(sim: &Sim<'_>) -> BTreeSet<MemberId> {
+    sim.ledger.conf.iter().map(|line| line.id).collect()
+}
+
+fn cluster_id(sim: &Sim<'_>) -> ClusterId {
+    ClusterId(*sim.ledger.founded.first().expect("it was founded"))
+}
+
+fn follower(sim: &Sim<'_>) -> u32 {
+    let follower = sim.processes.iter().find(|(_, process)| !process.leads);
+    *follower.expect("a follower").0
+}
+
+fn report_says(sim: &Sim<'_>, reason: &str) -> bool {
+    let cluster = sim.kube.now.cluster.as_ref();
+    cluster
+        .and_then(|cluster| cluster.report.as_ref())
+        .is_some_and(|report| report.progressing.reason == reason)
+}

@@ -1,0 +1,45 @@
+//! From one version of etcd to another.
+
+use stateward_api::EtcdVersion;
+use stateward_plan::etcd::Intent;
+
+use super::{ids, pass, rests, three};
+use crate::profile::Profile;
+use crate::sim::Sim;
+use crate::subject::REAL;
+
+/// A gentle world with a cluster of three of this version that is at rest.
+fn at_rest_with(version: EtcdVersion) -> Sim<'static> {
+    let mut sim = Sim::new(18, Profile::gentle(), &REAL, true);
+    sim.create_cluster(Intent { version, ..three() });
+    sim.wake_operator(0, 5);
+    rests(&mut sim);
+    sim.calm = false;
+    sim
+}
+
+#[test]
+fn from_the_oldest_to_the_newest_and_back() {
+    let mut sim = at_rest_with(EtcdVersion::new(3, 2, 13));
+    let before = ids(&sim);
+    for (minor, patch) in [(3, 27), (4, 23), (5, 35), (6, 16), (7, 3), (6, 16), (5, 35)] {
+        sim.edit(|intent| intent.version = EtcdVersion::new(3, minor, patch));
+        rests(&mut sim);
+        sim.calm = false;
+        assert!(sim.processes.values().all(|process| process.version.minor() == minor));
+    }
+    assert_eq!(ids(&sim), before);
+}
+
+#[test]
+fn a_downgrade_that_is_taken_back_is_cancelled() {
+    for wait in [100, 700, 3000, 20_000] {
+        let mut sim = at_rest_with(EtcdVersion::new(3, 7, 3));
+        sim.edit(|intent| intent.version = EtcdVersion::new(3, 6, 16));
+        pass(&mut sim, wait);
+        sim.edit(|intent| intent.version = EtcdVersion::new(3, 7, 3));
+        rests(&mut sim);
+        assert_eq!(sim.ledger.downgrade, None);
+        assert!(sim.processes.values().all(|process| process.version.minor() == 7));
+    }
+}
