@@ -23,6 +23,8 @@ pub struct Config {
     pub agent_image: String,
     /// How often the members of a quiet cluster are asked how they are.
     pub health_interval: Duration,
+    /// Whom it does not reach, for fault drills.
+    pub reach: crate::Reach,
 }
 
 /// Leader election by a Lease.
@@ -60,6 +62,7 @@ impl Default for Config {
             election: None,
             agent_image: AGENT_IMAGE.to_owned(),
             health_interval: Duration::from_secs(10),
+            reach: crate::Reach::default(),
         }
     }
 }

@@ -48,6 +48,9 @@ impl Connections {
         let ip: IpAddr = ip
             .and_then(|ip| ip.parse().ok())
             .ok_or_else(|| "its pod has no address".to_owned())?;
+        if !shared.config.reach.has(ip) {
+            return Err("the operator is cut off from it".to_owned());
+        }
         let address = SocketAddr::new(ip, u16::try_from(names::CLIENT_PORT).unwrap_or(2379));
         let tls = if speaks_tls(pod) {
             let secret = client_secret(pod).ok_or_else(|| "its pod names no Secret to connect with".to_owned())?;

@@ -18,6 +18,7 @@ mod events;
 mod health;
 mod metrics;
 mod observe;
+mod reach;
 mod restore;
 mod secrets;
 mod watch;
@@ -34,6 +35,7 @@ use tokio_util::task::TaskTracker;
 use caches::{Caches, Key};
 pub use config::{AGENT_IMAGE, Config, Election};
 use election::Tenure;
+pub use reach::Reach;
 
 /// Why the operator could not start.
 #[derive(Debug, thiserror::Error)]

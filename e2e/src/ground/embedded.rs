@@ -9,12 +9,13 @@ use anyhow::{Context, Result};
 use embedded_kube::{Cluster, Image, ImageSource};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::discovery;
 use kube::{Api, ResourceExt};
 use serde::Deserialize;
 use stateward_api::{EtcdCluster, EtcdVersion};
-use stateward_operator::{Config, Election};
+use stateward_operator::{Config, Election, Reach};
 use tokio_util::sync::CancellationToken;
 
 use super::{Fault, Ground, Need};
@@ -36,6 +37,7 @@ pub(crate) struct Embedded {
     operator: Mutex<Option<tokio::task::JoinHandle<()>>>,
     second: Mutex<Option<tokio::task::JoinHandle<()>>>,
     meter: Arc<Meter>,
+    reach: Reach,
     log: crate::log::Log,
     kubeconfig: tempfile::NamedTempFile,
 }
@@ -81,6 +83,7 @@ impl Embedded {
             operator: Mutex::new(None),
             second: Mutex::new(None),
             meter: Arc::default(),
+            reach: Reach::default(),
             log,
         };
         ground.install().await.context("cannot apply deploy/install.yaml")?;
@@ -131,6 +134,7 @@ impl Embedded {
         let config = Config {
             manage_crds: false, // they come with the manifests
             election: Some(election),
+            reach: self.reach.clone(),
             ..Config::default()
         };
         tokio::spawn(async move {
@@ -157,7 +161,7 @@ impl Ground for Embedded {
     fn lacks(&self, need: Need) -> Option<&'static str> {
         let minors = |minor| self.versions.iter().any(|version| version.minor() == minor);
         match need {
-            Need::Nodes | Need::Meter => None,
+            Need::Nodes | Need::Meter | Need::QuickRestarts => None,
             Need::Cuts => Some("its pods share the machine's network stack, where nothing stands between two of them"),
             Need::AllVersions if (2..=7).all(minors) => None,
             Need::AllVersions => Some("not every etcd from 3.2 to 3.7 is at hand: without Go only Debian's are"),
@@ -195,7 +199,12 @@ impl Ground for Embedded {
                 Fault::StopNode(node) => faults.stop_node(node).await?,
                 Fault::StartNode(node) => faults.start_node(node).await?,
                 Fault::Cut(..) | Fault::StopApi | Fault::StartApi => anyhow::bail!("not possible here"),
-                Fault::Heal => {}
+                Fault::CutOperator(namespace, pod) => {
+                    let pods: Api<Pod> = Api::namespaced(self.client(), namespace);
+                    let address = pods.get(pod).await?.status.and_then(|status| status.pod_ip);
+                    self.reach.cut(address.context("it has no address")?.parse()?);
+                }
+                Fault::Heal => self.reach.heal(),
             }
             Ok(())
         }

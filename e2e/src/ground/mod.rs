@@ -61,6 +61,8 @@ pub(crate) enum Need {
     Meter,
     /// An API server that can be stopped.
     ApiServer,
+    /// Crashed containers that start again within seconds.
+    QuickRestarts,
 }
 
 /// What can be broken and mended. Pods and claims by namespace and name.
@@ -84,6 +86,8 @@ pub(crate) enum Fault {
     StartNode(String),
     /// Let nothing pass between two pods.
     Cut(String, String, String),
+    /// Let nothing pass between the operator and a pod.
+    CutOperator(String, String),
     /// Undo all cuts.
     Heal,
     /// End the API server.

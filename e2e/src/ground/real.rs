@@ -93,6 +93,11 @@ impl Ground for Real {
         if need == Need::Meter {
             return Some("the operator is a pod of its own here, and nothing stands between it and the API");
         }
+        if need == Need::QuickRestarts {
+            return Some(
+                "its kubelet waits for minutes between restarts, and two such crash loops take a quarter of an hour",
+            );
+        }
         let previous = std::env::var_os("STATEWARD_PREVIOUS").is_some();
         (need == Need::Previous && !previous).then_some("the commit of the release before is not in this clone")
     }
@@ -118,6 +123,13 @@ impl Ground for Real {
                 Fault::StopNode(node) => self.xtask(&["stop-node", node]).await,
                 Fault::StartNode(node) => self.xtask(&["start-node", node]).await,
                 Fault::Cut(namespace, a, b) => self.xtask(&["cut", &slash(namespace, a), &slash(namespace, b)]).await,
+                Fault::CutOperator(namespace, pod) => {
+                    for operator in self.operator_pods().await? {
+                        let operator = slash(NAMESPACE, &operator.metadata.name.unwrap_or_default());
+                        self.xtask(&["cut", &operator, &slash(namespace, pod)]).await?;
+                    }
+                    Ok(())
+                }
                 Fault::Heal => self.xtask(&["heal"]).await,
                 Fault::StopApi => self.xtask(&["stop-api"]).await,
                 Fault::StartApi => self.xtask(&["start-api"]).await,

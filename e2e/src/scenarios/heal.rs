@@ -214,3 +214,89 @@ pub(crate) async fn cut_a_member_off(test: &Test) -> Result<String> {
     let written = writer.finish().await?;
     Ok(format!("longest gap {:.1} s", written.longest_gap.as_secs_f64()))
 }
+
+pub(crate) async fn operator_cut_off_from_a_member(test: &Test) -> Result<String> {
+    // a silence of longer than this would count if the node were dead
+    test.created("c", json!({"size": 3, "recovery": {"nodeLossSeconds": 5}}))
+        .await?;
+    let before = ids(test, "c").await?;
+    let uids = async || -> Result<Vec<_>> {
+        let pods = test.pods_of("c").await?;
+        let mut all: Vec<_> = pods.iter().map(|pod| (pod.uid(), restarts(pod))).collect();
+        all.sort();
+        Ok(all)
+    };
+    let pods = uids().await?;
+    let writer = test.writer("c").await?;
+    writer.measure_from_here();
+    let leader = test.leader("c").await?;
+    test.fault(Fault::CutOperator(test.namespace.clone(), leader.clone()))
+        .await?;
+    // it is told whom it does not hear, and for as long as this nothing else happens
+    let words = test.condition("c", "Degraded", "MembersUnhealthy", 60).await?;
+    ensure!(
+        words.contains(&leader),
+        "nobody is told whom the operator does not hear: {words}"
+    );
+    until("half a minute of silence", 90, async || {
+        let status = test.get("c").await?.status.unwrap_or_default();
+        let mut conditions = status.conditions.into_iter();
+        let degraded = conditions.find(|condition| condition.reason == "MembersUnhealthy");
+        let since = degraded.and_then(|condition| condition.last_transition_time);
+        let age = jiff::Timestamp::now().duration_since(since.context("no longer degraded")?.0);
+        Ok((age.as_secs() >= 30).then_some(()))
+    })
+    .await?;
+    ensure!(ids(test, "c").await? == before, "the member list changed");
+    ensure!(uids().await? == pods, "a pod was restarted or replaced");
+    test.fault(Fault::Heal).await?;
+    test.settled("c", 60).await?;
+    ensure!(ids(test, "c").await? == before, "the member list changed");
+    ensure!(uids().await? == pods, "a pod was restarted or replaced");
+    let written = writer.finish().await?;
+    Ok(format!(
+        "{} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
+}
+
+fn restarts(pod: &k8s_openapi::api::core::v1::Pod) -> i32 {
+    let statuses = pod
+        .status
+        .iter()
+        .flat_map(|status| status.container_statuses.iter().flatten());
+    statuses.map(|status| status.restart_count).sum()
+}
+
+pub(crate) async fn crash_loop_that_replacing_does_not_end(test: &Test) -> Result<String> {
+    test.created("c", json!({"size": 3})).await?;
+    let before = ids(test, "c").await?;
+    let writer = test.writer("c").await?;
+    let first = follower(test, "c").await?;
+    let well: Vec<_> = test.pods_of("c").await?.iter().map(ResourceExt::name_any).collect();
+    let well: Vec<_> = well.into_iter().filter(|name| *name != first).collect();
+    // whoever is in its place ends as soon as it runs
+    let words = until("the operator to leave it as it is", 500, async || {
+        for pod in test.pods_of("c").await? {
+            let name = pod.name_any();
+            if !well.contains(&name) {
+                // it may not run at this moment
+                let _ended = test.fault(Fault::Kill(test.namespace.clone(), name)).await;
+            }
+        }
+        let status = test.get("c").await?.status.unwrap_or_default();
+        let mut conditions = status.conditions.into_iter();
+        let told = conditions.find(|condition| condition.type_ == "Degraded" && condition.reason == "CrashesAgain");
+        Ok(told.map(|condition| condition.message))
+    })
+    .await?;
+    ensure!(words.contains("kubectl logs"), "nobody is told what to do: {words}");
+    let now = ids(test, "c").await?;
+    let stayed = before.iter().filter(|id| now.contains(id)).count();
+    ensure!(stayed == 2, "{stayed} of the first members are left");
+    // when it ends at last, it comes back by itself
+    test.settled("c", 120).await?;
+    let written = writer.finish().await?;
+    Ok(format!("replaced once, then left; {} writes", written.acknowledged))
+}

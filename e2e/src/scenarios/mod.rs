@@ -80,6 +80,8 @@ scenarios! {
     heal::ephemeral_member_lost 240;
     heal::lose_a_node_for_good alone [Nodes] 400;
     heal::cut_a_member_off alone [Cuts] 240;
+    heal::operator_cut_off_from_a_member alone 300;
+    heal::crash_loop_that_replacing_does_not_end [QuickRestarts] 600;
     operator::killed_during_create smoke alone 240;
     operator::killed_during_scale alone 300;
     operator::killed_during_replacement alone 300;

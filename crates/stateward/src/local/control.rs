@@ -7,8 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use embedded_kube::Faults;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client};
+use stateward_operator::Reach;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+
+use super::ground::Ground;
 
 /// What can be broken and mended. Pods and claims are written NAMESPACE/NAME, or NAME in `default`.
 #[derive(Subcommand, Clone, Debug)]
@@ -38,6 +43,13 @@ pub(crate) enum Fault {
         /// The claim
         claim: String,
     },
+    /// Cut the operator off from a pod; other pods still reach it
+    CutOperator {
+        /// The pod
+        pod: String,
+    },
+    /// Undo all cuts
+    Heal,
     /// Take a node's power
     StopNode {
         /// The node
@@ -58,9 +70,29 @@ impl Fault {
             Self::Thaw { pod } => ("thaw", pod),
             Self::LoseVolume { claim } => ("lose-volume", claim),
             Self::CorruptVolume { claim } => ("corrupt-volume", claim),
+            Self::CutOperator { pod } => ("cut-operator", pod),
+            Self::Heal => ("heal", ""),
             Self::StopNode { node } => ("stop-node", node),
             Self::StartNode { node } => ("start-node", node),
         }
+    }
+}
+
+/// What breaks things in the running process.
+#[derive(Clone)]
+pub(super) struct Means {
+    faults: Faults,
+    reach: Reach,
+    client: Client,
+}
+
+impl Means {
+    pub(super) fn of(ground: &Ground) -> Result<Self> {
+        Ok(Self {
+            faults: ground.faults()?,
+            reach: ground.reach.clone(),
+            client: ground.client(),
+        })
     }
 }
 
@@ -81,18 +113,18 @@ pub(super) async fn send(socket: &Path, fault: &Fault) -> Result<()> {
 }
 
 /// Answers such requests until the process ends.
-pub(super) async fn serve(socket: PathBuf, faults: Faults) -> Result<()> {
+pub(super) async fn serve(socket: PathBuf, means: Means) -> Result<()> {
     let _left_over = std::fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
     std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o600))?;
     loop {
         let (stream, _) = listener.accept().await?;
-        let faults = faults.clone();
+        let means = means.clone();
         tokio::spawn(async move {
             let mut stream = BufReader::new(stream);
             let mut line = String::new();
             if stream.read_line(&mut line).await.is_ok() {
-                let answer = match carry_out(&faults, line.trim()).await {
+                let answer = match carry_out(&means, line.trim()).await {
                     Ok(()) => "ok\n".to_owned(),
                     Err(error) => format!("{error:#}\n"),
                 };
@@ -102,8 +134,9 @@ pub(super) async fn serve(socket: PathBuf, faults: Faults) -> Result<()> {
     }
 }
 
-async fn carry_out(faults: &Faults, line: &str) -> Result<()> {
-    let (verb, name) = line.split_once(' ').context("no such fault")?;
+async fn carry_out(means: &Means, line: &str) -> Result<()> {
+    let faults = &means.faults;
+    let (verb, name) = line.split_once(' ').unwrap_or((line, ""));
     let (namespace, object) = name.split_once('/').unwrap_or(("default", name));
     match verb {
         "kill" => faults.kill(namespace, object, None, nix::libc::SIGKILL).await?,
@@ -111,6 +144,12 @@ async fn carry_out(faults: &Faults, line: &str) -> Result<()> {
         "thaw" => faults.unfreeze(namespace, object).await?,
         "lose-volume" => faults.lose_volume(namespace, object).await?,
         "corrupt-volume" => drop(faults.corrupt_volume(namespace, object, "*").await?),
+        "cut-operator" => {
+            let pods: Api<Pod> = Api::namespaced(means.client.clone(), namespace);
+            let address = pods.get(object).await?.status.and_then(|status| status.pod_ip);
+            means.reach.cut(address.context("the pod has no address yet")?.parse()?);
+        }
+        "heal" => means.reach.heal(),
         "stop-node" => faults.stop_node(name).await?,
         "start-node" => faults.start_node(name).await?,
         _ => bail!("no such fault"),

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use stateward_api::EtcdCluster;
-use stateward_operator::Config;
+use stateward_operator::{Config, Reach};
 use tokio_util::sync::CancellationToken;
 
 /// How to start.
@@ -42,6 +42,8 @@ pub(crate) struct Ground {
     _program: tempfile::TempDir,
     stop: CancellationToken,
     operator: Option<tokio::task::JoinHandle<()>>,
+    /// Whom the operator does not reach.
+    pub(crate) reach: Reach,
     folder: PathBuf,
 }
 
@@ -95,6 +97,7 @@ impl Ground {
             _program: program,
             stop,
             operator: None,
+            reach: Reach::default(),
             folder,
         };
         if start.operator {
@@ -106,8 +109,12 @@ impl Ground {
 
     fn start_operator(&mut self) {
         let (client, stop) = (self.cluster.client(), self.stop.clone());
+        let config = Config {
+            reach: self.reach.clone(),
+            ..Config::default()
+        };
         self.operator = Some(tokio::spawn(async move {
-            if let Err(error) = stateward_operator::run(Config::default(), client, stop).await {
+            if let Err(error) = stateward_operator::run(config, client, stop).await {
                 tracing::error!("the operator ended: {error:#}");
             }
         }));

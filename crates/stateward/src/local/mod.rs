@@ -130,7 +130,7 @@ async fn up(place: &Place, nodes: u8, operator: bool, nearest_images: bool) -> R
         ground.kubeconfig().display(),
         ground.log().display()
     );
-    let control = control::serve(folder.join("control"), ground.faults()?);
+    let control = control::serve(folder.join("control"), control::Means::of(&ground)?);
     tokio::select! {
         result = control => result?,
         () = crate::operator::stop_signal() => {}
