@@ -153,7 +153,7 @@ impl Hands<'_> {
                 && now.metadata.resource_version == self.cluster.metadata.resource_version
         });
         if let Some(now) = now {
-            self.shared.caches.clusters.put(now);
+            self.shared.put_cluster(self.key, now);
         }
         if same {
             Ok(())

@@ -274,13 +274,13 @@ impl ClusterLoop {
             Ok(written) => {
                 self.written = Some(Instant::now());
                 self.shared.metrics.status_writes.inc();
-                self.shared.caches.clusters.put(written.clone());
+                self.shared.put_cluster(&self.key, written.clone());
                 Ok(Some(written))
             }
             Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
                 // The watch may be late: ask, so that the next round has the newest.
                 if let Some(now) = api.get_opt(&self.key.name).await? {
-                    self.shared.caches.clusters.put(now);
+                    self.shared.put_cluster(&self.key, now);
                 }
                 Err(RoundError::Conflict)
             }

@@ -129,6 +129,40 @@ impl Shared {
         });
     }
 
+    /// A cluster as a request of our own found it. The watch says the same later and is not heard then, so those who look at the
+    /// cluster are woken now.
+    fn put_cluster(&self, key: &Key, cluster: stateward_api::EtcdCluster) {
+        self.caches.clusters.put(cluster);
+        self.wake_users_of_cluster(key);
+    }
+
+    /// The loops beside its own that look at a cluster.
+    fn wake_users_of_cluster(&self, key: &Key) {
+        self.restores.loops.wake(key);
+        for backup in self.backups.cluster_users.of(key) {
+            self.backups.loops.wake(&backup);
+        }
+    }
+
+    /// The same for an EtcdBackup.
+    fn put_backup(&self, key: &Key, backup: stateward_api::EtcdBackup) {
+        self.caches.backups.put(backup);
+        self.wake_users_of_backup(key);
+    }
+
+    /// The loops beside its own that look at an EtcdBackup.
+    fn wake_users_of_backup(&self, key: &Key) {
+        for cluster in self.restores.users.of(key) {
+            self.restores.loops.wake(&cluster);
+        }
+        // The cluster that it is of looks at it: before an upgrade, and when it lost its quorum.
+        if let Some(backup) = self.caches.backups.get(key)
+            && let Some(cluster) = &backup.spec.cluster_ref
+        {
+            self.loops.wake(&Key::new(key.namespace.clone(), cluster.name.clone()));
+        }
+    }
+
     /// Waits for the next turn of a loop: until it is called or the pause is over, and this operator leads. `false`: the
     /// operator stops. A stop ends the waits between rounds, never a round.
     async fn next_turn(&self, mailbox: &Notify, pause: Duration) -> bool {

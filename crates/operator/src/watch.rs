@@ -33,7 +33,7 @@ impl Users {
         }
     }
 
-    fn of(&self, used: &Key) -> Vec<Key> {
+    pub(crate) fn of(&self, used: &Key) -> Vec<Key> {
         let users = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         users.get(used).cloned().unwrap_or_default()
     }
@@ -54,22 +54,14 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
         &shared.caches.clusters,
         |key| {
             Shared::tend(&shared, key);
-            shared.restores.loops.wake(key);
-            for backup in shared.backups.cluster_users.of(key) {
-                shared.backups.loops.wake(&backup);
-            }
+            shared.wake_users_of_cluster(key);
         },
     );
     let backups = follow(
         watcher(api::<EtcdBackup>(client, namespace), watcher::Config::default()),
         "EtcdBackups",
         &shared.caches.backups,
-        |key| {
-            crate::backup::tend(&shared, key);
-            for cluster in shared.restores.users.of(key) {
-                shared.restores.loops.wake(&cluster);
-            }
-        },
+        |key| crate::backup::tend(&shared, key),
     );
     let restores = follow(
         watcher(api::<EtcdRestore>(client, namespace), watcher::Config::default()),

@@ -61,7 +61,7 @@ impl Hands<'_> {
                 && now.metadata.resource_version == self.backup.metadata.resource_version
         });
         match now {
-            Some(now) => self.shared.caches.backups.put(now),
+            Some(now) => self.shared.put_backup(self.key, now),
             None => {
                 let uid = self.backup.metadata.uid.as_deref().unwrap_or_default();
                 self.shared.caches.backups.forget(self.key, &self.key.name, uid);
@@ -125,7 +125,7 @@ impl Hands<'_> {
         let api: Api<EtcdBackup> = self.api();
         match api.patch(&self.key.name, &params, &Patch::Merge(&patch)).await {
             Ok(patched) => {
-                self.shared.caches.backups.put(patched);
+                self.shared.put_backup(self.key, patched);
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {

@@ -46,14 +46,7 @@ pub(crate) fn tend(shared: &Arc<Shared>, key: &Key) {
         let wanted = !shared.stop.is_cancelled() && shared.caches.backups.get(key).is_some();
         wanted.then(|| run(shared.clone(), key.clone(), mailbox))
     });
-    // The cluster that it is of looks at it: before an upgrade, and when it lost its quorum.
-    if let Some(backup) = shared.caches.backups.get(key)
-        && let Some(cluster) = &backup.spec.cluster_ref
-    {
-        shared
-            .loops
-            .wake(&Key::new(key.namespace.clone(), cluster.name.clone()));
-    }
+    shared.wake_users_of_backup(key);
 }
 
 /// Why a round failed.
@@ -191,13 +184,13 @@ impl BackupLoop {
         match api.replace_status(&self.key.name, &params, &object).await {
             Ok(written) => {
                 shared.metrics.status_writes.inc();
-                shared.caches.backups.put(written.clone());
+                shared.put_backup(&self.key, written.clone());
                 Ok(written)
             }
             Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
                 // The watch may be late: ask, so that the next round has the newest.
                 match api.get_opt(&self.key.name).await? {
-                    Some(now) => shared.caches.backups.put(now),
+                    Some(now) => shared.put_backup(&self.key, now),
                     None => {
                         let uid = backup.metadata.uid.as_deref().unwrap_or_default();
                         shared.caches.backups.forget(&self.key, &self.key.name, uid);
