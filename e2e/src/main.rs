@@ -2,6 +2,8 @@
 //! embedded and on a real Kubernetes. Run it with `./x e2e` or `./x kube test`.
 
 mod bench;
+mod cert_manager;
+mod certificates;
 mod ground;
 mod log;
 mod meter;

@@ -4,6 +4,7 @@
 
 mod bench;
 mod cargo;
+mod cert_manager;
 mod chart;
 mod debian;
 mod demo;

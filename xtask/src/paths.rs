@@ -50,4 +50,9 @@ impl Paths {
     pub(crate) fn helm(&self) -> PathBuf {
         self.cache.join("helm").join(crate::pins::HELM)
     }
+
+    /// The folder of the cert-manager that `TLS.certManager` is tested with.
+    pub(crate) fn cert_manager(&self) -> PathBuf {
+        self.cache.join("cert-manager").join(crate::pins::CERT_MANAGER)
+    }
 }

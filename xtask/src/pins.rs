@@ -20,6 +20,9 @@ pub(crate) const PREVIOUS: &str = "aa035f9243d54dbce6e1a85732f84cef02c942fc";
 /// Helm, which tests the chart.
 pub(crate) const HELM: &str = "4.3.1";
 
+/// cert-manager, for tests. The last line whose controller is part of the module that the Go module proxy has.
+pub(crate) const CERT_MANAGER: &str = "1.11.5";
+
 /// An S3 server, for tests. Its releases carry dates.
 pub(crate) const MINIO: &str = "2026.02.12";
 
@@ -136,4 +139,12 @@ fn single(name: &'static str, version: &str, import: &'static str) -> Pin {
 /// An S3 server.
 pub(crate) fn minio() -> Pin {
     single("minio", MINIO, "github.com/minio/minio")
+}
+
+/// The controller of cert-manager.
+pub(crate) fn cert_manager() -> Pin {
+    Pin {
+        programs: vec![("github.com/cert-manager/cert-manager/cmd/controller", "controller")],
+        ..single("cert-manager", CERT_MANAGER, "")
+    }
 }

@@ -13,6 +13,7 @@ mod client;
 mod connection;
 mod error;
 pub mod messages;
+mod shown;
 mod snapshot;
 mod version;
 
@@ -22,4 +23,5 @@ pub use bolt::{BoltError, Checker, Opened};
 pub use client::{Client, Downgrade};
 pub use connection::{Timeouts, Tls, TlsError};
 pub use error::{Error, Result};
+pub use shown::shown_certificate;
 pub use snapshot::{Passing, SnapshotError, Sound, Whole, hex, verified};

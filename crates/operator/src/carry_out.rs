@@ -28,6 +28,7 @@ use crate::Shared;
 use crate::caches::{Index, Key};
 use crate::metrics::EffectLabel;
 use crate::observe::{Observed, is_owned};
+use crate::tls;
 
 /// How long one defragmentation is waited for. It goes on by itself when it takes longer.
 const DEFRAGMENTATION_PATIENCE: Duration = Duration::from_secs(15);
@@ -53,6 +54,9 @@ pub(crate) enum Failure {
     /// An object of this name belongs to somebody else.
     #[error("{0} exists and belongs to somebody else: delete it, or choose another name for the cluster")]
     NameTaken(String),
+    /// Something is missing or wrong, with what to do.
+    #[error("{0}")]
+    Words(String),
     /// Not known to this operator.
     #[error("this operator cannot do that")]
     Unknown,
@@ -64,6 +68,16 @@ impl From<stateward_etcd::Error> for Failure {
             Self::NotYet(error.to_string())
         } else {
             Self::Etcd(error)
+        }
+    }
+}
+
+impl From<tls::Refused> for Failure {
+    fn from(refused: tls::Refused) -> Self {
+        match refused {
+            tls::Refused::Guard(why) => Self::GuardFailed(why),
+            tls::Refused::Words(words) => Self::Words(words),
+            tls::Refused::Kubernetes(error) => Self::Kubernetes(error),
         }
     }
 }
@@ -187,8 +201,12 @@ impl Hands<'_> {
                 if launch.ends_the_old_cluster() {
                     self.must_be_alone(member).await?;
                 }
+                let trusts = self.observed.trusts.as_ref();
+                if let Some(trusts) = trusts {
+                    tls::must_still_be_trusted(self.shared, self.key, self.cluster, trusts).await?;
+                }
                 let image = &self.shared.config.agent_image;
-                let pod = manifests::pod(self.cluster, self.intent, member, launch, version, *tls, image);
+                let pod = manifests::pod(self.cluster, self.intent, member, launch, version, *tls, trusts, image);
                 self.create(pod, &caches.pods).await
             }
             Effect::SealPod { member, uid } => self.seal(member, uid).await,
@@ -233,7 +251,13 @@ impl Hands<'_> {
                 self.shared.events.tell(self.cluster, note);
                 Ok(())
             }
-            Effect::IssueCertificates => Ok(crate::certificates::issue(self.shared, self.key, self.cluster).await?),
+            Effect::IssueCertificates { next } => Ok(tls::issue(self.shared, self.key, self.cluster, *next).await?),
+            Effect::RequestCertificates => Ok(tls::request(self.shared, self.key, self.cluster).await?),
+            Effect::RenewAuthority => Ok(tls::renew_authority(self.shared, self.key, self.cluster).await?),
+            Effect::TrustAuthorities { authorities } => {
+                let world = &self.observed.world;
+                Ok(tls::trust(self.shared, self.key, self.cluster, world, authorities).await?)
+            }
             Effect::TakeBackup { name, version } => match manifests::upgrade_backup(self.cluster, name, version) {
                 Some(backup) => self.apply_backup(backup).await,
                 None => Err(Failure::Unknown),
@@ -664,7 +688,10 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::Disarm { .. } => "disarm",
         Effect::EnableDowngrade { .. } => "enable_downgrade",
         Effect::CancelDowngrade { .. } => "cancel_downgrade",
-        Effect::IssueCertificates => "issue_certificates",
+        Effect::IssueCertificates { .. } => "issue_certificates",
+        Effect::RequestCertificates => "request_certificates",
+        Effect::RenewAuthority => "renew_authority",
+        Effect::TrustAuthorities { .. } => "trust_authorities",
         Effect::TakeBackup { .. } => "take_backup",
         Effect::ApplyBackup => "apply_backup",
         Effect::DropBackup { .. } => "drop_backup",

@@ -8,7 +8,6 @@ mod adopted;
 mod backup;
 mod caches;
 mod carry_out;
-mod certificates;
 mod cluster_loop;
 mod config;
 mod connections;
@@ -21,6 +20,7 @@ mod observe;
 mod reach;
 mod restore;
 mod secrets;
+mod tls;
 mod watch;
 
 use std::collections::HashMap;
@@ -61,6 +61,8 @@ struct Shared {
     metrics: metrics::Metrics,
     loops: Loops,
     secret_users: watch::Users,
+    /// What cert-manager was asked for.
+    requests: tls::Requests,
     /// The loops of EtcdBackups, and what wakes them beside their own objects.
     backups: backup::Backups,
     /// The loops of EtcdRestores.
@@ -206,6 +208,7 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
         metrics: metrics::Metrics::new(),
         loops: Loops::default(),
         secret_users: watch::Users::default(),
+        requests: tls::Requests::default(),
         backups: backup::Backups::default(),
         restores: restore::Restores::default(),
         dead_nodes: watch::DeadNodes::default(),

@@ -13,11 +13,11 @@ use kube::api::ListParams;
 use rand::Rng;
 use stateward_api::{EtcdCluster, names};
 use stateward_etcd::{Asked, Client, ask, prove_list, spread_alarms};
-use stateward_plan::etcd::manifests::ANNOTATION_METADATA;
+use stateward_plan::etcd::manifests::{ANNOTATION_METADATA, TrustFiles};
 use stateward_plan::etcd::members::owner;
 use stateward_plan::etcd::{
-    Answer, Intent, KeptBackup, MemberList, MemberName, Record, Recovery, Services, Uid, UpgradeBackup, Voice, World,
-    facts,
+    Answer, Intent, KeptBackup, MemberList, MemberName, Record, Recovery, Services, Trust, Uid, UpgradeBackup, Voice,
+    World, facts,
 };
 
 use crate::Shared;
@@ -50,6 +50,8 @@ pub(crate) struct Observed {
     pub(crate) pod_versions: BTreeMap<MemberName, String>,
     /// Connections to the members that answered.
     pub(crate) clients: BTreeMap<MemberName, Client>,
+    /// Whom a pod that is made now trusts.
+    pub(crate) trusts: Option<TrustFiles>,
     /// Something that no event tells of is worth another look after this time.
     pub(crate) look_again: Option<Duration>,
 }
@@ -74,8 +76,9 @@ pub(crate) async fn observe(
     memory: &mut Memory,
 ) -> kube::Result<Observed> {
     let uid = intent.uid.0.as_str();
+    let mut judged = crate::tls::judge(&mut memory.secrets, shared, key, cluster).await?;
     let mut world = World {
-        secrets: memory.secrets.judge(shared, key, cluster).await?,
+        secrets: std::mem::take(&mut judged.secrets),
         ..World::default()
     };
     let mut pods: BTreeMap<MemberName, Arc<Pod>> = BTreeMap::new();
@@ -111,6 +114,8 @@ pub(crate) async fn observe(
     if crate::adopted::are_needed(intent, &world) {
         listen_to_adopted(shared, key, cluster, intent, memory, &mut world, &mut clients).await;
     }
+    let seen = judged.look_at_members(&world).await;
+    world.trust = judged.trust.take().map(|trust| Trust { seen, ..trust });
     world.list = prove(record, &world, &clients).await;
     if world.voices.values().any(|voice| matches!(voice, Voice::Silent(_))) {
         // Kubernetes may not notice when it speaks again.
@@ -126,6 +131,7 @@ pub(crate) async fn observe(
         world,
         pod_versions: versions.collect(),
         clients,
+        trusts: judged.files,
         look_again,
     })
 }

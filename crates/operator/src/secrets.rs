@@ -1,4 +1,4 @@
-//! The Secrets of a cluster's TLS: are they there, do they hold what etcd needs, and the operator's own certificate.
+//! Secrets as a cluster's loop reads them, and the operator's own certificate.
 //!
 //! The watch shows metadata only. A Secret's content is read when its resourceVersion is new, and kept by its cluster's
 //! loop alone.
@@ -9,31 +9,29 @@ use std::sync::Arc;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use stateward_api::EtcdCluster;
 use stateward_etcd::Tls;
-use stateward_plan::etcd::Secrets;
-use stateward_plan::etcd::manifests::tls_secrets;
 
+use crate::Shared;
 use crate::caches::Key;
-use crate::{Shared, certificates};
 
-const PEER_KEYS: [&str; 3] = ["peer.crt", "peer.key", "peer-ca.crt"];
-const SERVER_KEYS: [&str; 3] = ["server.crt", "server.key", "server-ca.crt"];
 const CLIENT_KEYS: [&str; 3] = ["etcd-client.crt", "etcd-client.key", "etcd-client-ca.crt"];
 
 type Content = Arc<BTreeMap<String, ByteString>>;
+type Annotations = Option<BTreeMap<String, String>>;
 
 /// What a loop has read, by name.
 #[derive(Default)]
 pub(crate) struct SecretReader {
-    read: HashMap<String, (String, Content)>,
+    /// The version that the watch showed, with what was there when it was read.
+    read: HashMap<String, (String, Content, Annotations)>,
     certificates: HashMap<String, (String, Tls)>,
 }
 
-/// A Secret's content and resourceVersion.
+/// A Secret's content, resourceVersion and annotations.
 pub(crate) struct Found {
     pub(crate) version: String,
     pub(crate) content: Content,
+    pub(crate) annotations: Annotations,
 }
 
 impl SecretReader {
@@ -46,12 +44,13 @@ impl SecretReader {
             return Ok(None);
         };
         let version = seen.metadata.resource_version.clone().unwrap_or_default();
-        if let Some((read, content)) = self.read.get(name)
+        if let Some((read, content, annotations)) = self.read.get(name)
             && *read == version
         {
             return Ok(Some(Found {
                 version,
                 content: content.clone(),
+                annotations: annotations.clone(),
             }));
         }
         let api: Api<Secret> = Api::namespaced(shared.client.clone(), &cluster.namespace);
@@ -59,34 +58,14 @@ impl SecretReader {
             return Ok(None);
         };
         let content = Arc::new(secret.data.unwrap_or_default());
-        self.read.insert(name.to_owned(), (version.clone(), content.clone()));
-        Ok(Some(Found { version, content }))
-    }
-
-    /// Whether everything that the spec's TLS needs is there.
-    pub(crate) async fn judge(&mut self, shared: &Shared, key: &Key, cluster: &EtcdCluster) -> kube::Result<Secrets> {
-        if let Some(first) = certificates::due(shared, key, cluster) {
-            return Ok(Secrets::Due { first });
-        }
-        let names = tls_secrets(cluster);
-        let needed = [
-            (names.peer, PEER_KEYS),
-            (names.server, SERVER_KEYS),
-            (names.client, CLIENT_KEYS),
-        ];
-        for (name, keys) in needed {
-            let Some(name) = name else { continue };
-            let Some(found) = self.find(shared, key, &name).await? else {
-                return Ok(Secrets::Missing(format!(
-                    "the Secret {name} is not there: create it with the keys {}",
-                    keys.join(", ")
-                )));
-            };
-            if let Some(lacking) = keys.iter().find(|key| !found.content.contains_key(**key)) {
-                return Ok(Secrets::Missing(format!("the Secret {name} lacks the key {lacking}")));
-            }
-        }
-        Ok(Secrets::Good)
+        let annotations = secret.metadata.annotations;
+        let read = (version.clone(), content.clone(), annotations.clone());
+        self.read.insert(name.to_owned(), read);
+        Ok(Some(Found {
+            version,
+            content,
+            annotations,
+        }))
     }
 
     /// The certificate to connect with, from a Secret with the old operator's keys, and a word for its version.

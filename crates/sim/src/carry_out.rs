@@ -51,6 +51,14 @@ impl Sim<'_> {
                 return Err("refused: another member's pod is still there".into());
             }
         }
+        // A pod is made to trust what the Secrets say at that moment.
+        if let Effect::CreatePod { .. } = effect
+            && self.subject.guards
+            && self.kube.now.secrets.as_ref().map(|secrets| &secrets.bundle)
+                != world.trust.as_ref().map(|trust| &trust.bundle)
+        {
+            return Err("refused: the Secrets say by now that others are trusted".into());
+        }
         let intent = &cluster.intent;
         match effect {
             Effect::ApplyPeerService => {
@@ -99,6 +107,7 @@ impl Sim<'_> {
                     launch: launch.kind(),
                     initial_cluster: initial_names(member, launch),
                     tls: *tls,
+                    trusts: world.trust.as_ref().map(|trust| trust.bundle.clone()),
                     marked_to_leave: false,
                 };
                 self.create_pod(cluster.id, member, launch.clone(), shown, intent.is_durable())?;
@@ -236,7 +245,10 @@ impl Sim<'_> {
                 self.ledger.downgrade = None;
                 Ok(())
             }
-            Effect::IssueCertificates
+            Effect::RenewAuthority => self.renew_authority(),
+            Effect::TrustAuthorities { authorities } => self.trust_authorities(cluster, world, authorities),
+            Effect::IssueCertificates { .. } => self.issue_certificates(cluster),
+            Effect::RequestCertificates
             | Effect::TakeBackup { .. }
             | Effect::ApplyBackup
             | Effect::DropBackup { .. }

@@ -1,5 +1,7 @@
 //! A cluster that somebody else made: members that no pod belongs to, which the user's cluster is to take over.
 
+use std::collections::BTreeSet;
+
 use stateward_plan::etcd::{Intent, MemberName, World};
 
 use crate::queue::Id;
@@ -49,6 +51,8 @@ impl Sim<'_> {
                 frozen_until: 0,
                 slow_until: 0,
                 crashes_until: 0,
+                trusts: BTreeSet::new(),
+                shows: BTreeSet::new(),
             };
             self.processes.insert(id, process);
             self.found(owner, name, volume, "old", names);

@@ -56,6 +56,8 @@ pub(crate) struct Shown {
     pub(crate) claims: Rc<Claims>,
     pub(crate) dead_nodes: Rc<DeadNodes>,
     pub(crate) restores: Rc<Restores>,
+    /// With TLS.
+    pub(crate) secrets: Option<Rc<crate::trust::Secrets>>,
 }
 
 /// How many past states a restarted operator may still be shown.
@@ -136,6 +138,11 @@ impl Kube {
     pub(crate) fn restores_mut(&mut self) -> &mut Restores {
         self.changed = true;
         Rc::make_mut(&mut self.now.restores)
+    }
+
+    pub(crate) fn secrets_mut(&mut self) -> Option<&mut crate::trust::Secrets> {
+        self.changed = true;
+        self.now.secrets.as_mut().map(Rc::make_mut)
     }
 
     pub(crate) fn dead_nodes_mut(&mut self) -> &mut DeadNodes {

@@ -25,6 +25,7 @@ mod rules;
 mod scenes;
 mod sim;
 mod subject;
+mod trust;
 mod user;
 
 pub use backups::{BackupOutcome, BackupSubject, REAL_BACKUPS, run_backups};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{
-    Effect, Intent, Launch, Listed, MemberName, Plan, Record, Recovery, RequestState, Stop, Storage, Voice, World,
+    Effect, Intent, Launch, Listed, MemberName, Plan, Record, Recovery, RequestState, Stop, Storage, Trust, Voice, World,
     members, plan,
 };
 
@@ -391,7 +391,15 @@ fn a_driver_without_guards() {
     };
     caught_as(
         &subject,
-        &[name::DATA, name::EVIDENCE, name::WRITES, name::QUORUM, name::ONE_CHANGE],
+        &[
+            name::DATA,
+            name::EVIDENCE,
+            name::WRITES,
+            name::QUORUM,
+            name::ONE_CHANGE,
+            name::TRUST,
+            name::WORDS,
+        ],
     );
 }
 
@@ -493,4 +501,79 @@ fn a_restore_is_not_recorded_first() {
             name::CONVERGES,
         ],
     );
+}
+
+/// A planner that is told something else about the authorities than what is.
+fn deceived(intent: &Intent, record: &Record, world: &World, now: Timestamp, how: impl Fn(&mut Trust)) -> Plan {
+    let mut world = world.clone();
+    if let Some(trust) = &mut world.trust {
+        how(trust);
+    }
+    plan(intent, record, &world, now)
+}
+
+#[test]
+fn certificates_are_handed_out_before_all_trust_them() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        let mut plan = plan(intent, record, world, now);
+        let trust = world.trust.as_ref();
+        if !intent.paused
+            && trust.is_some_and(|trust| trust.issued != trust.wanted && trust.wanted.is_subset(&trust.bundle))
+        {
+            plan.effects.push(Effect::IssueCertificates { next: true });
+        }
+        plan
+    }
+    let subject = Subject {
+        name: "hands out early",
+        plan: broken,
+        guards: false,
+    };
+    caught_as(
+        &subject,
+        &[
+            name::TRUST,
+            name::DATA,
+            name::EVIDENCE,
+            name::WRITES,
+            name::QUORUM,
+            name::ONE_CHANGE,
+        ],
+    );
+    let guarded = Subject {
+        guards: true,
+        ..subject
+    };
+    let summary = run_many(&guarded, 0, 300, 1);
+    assert!(
+        summary
+            .broken
+            .values()
+            .all(|outcome| outcome.broken.as_ref().is_none_or(|broken| broken.rule != name::TRUST)),
+        "the guard of the effect lets it through"
+    );
+}
+
+#[test]
+fn a_new_authority_takes_the_place_of_the_old_one_at_once() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        deceived(intent, record, world, now, |trust| {
+            if trust.issued != trust.wanted {
+                trust.issued.clone_from(&trust.wanted);
+                trust.seen = true;
+            }
+        })
+    }
+    caught("no overlap", broken, &[name::TRUST, name::CONVERGES, name::WORDS]);
+}
+
+#[test]
+fn the_old_authority_is_dropped_before_the_new_certificates_are_seen() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        deceived(intent, record, world, now, |trust| {
+            trust.seen = true;
+            trust.overlap_left = Duration::ZERO;
+        })
+    }
+    caught("drops early", broken, &[name::TRUST]);
 }

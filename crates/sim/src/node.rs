@@ -207,6 +207,7 @@ impl Sim<'_> {
         }
         self.incarnations += 1;
         let incarnation = self.incarnations;
+        let shows = self.certificates_at_start();
         let place = self.volumes.get(&volume);
         let process = Process {
             owner: pod.owner,
@@ -226,6 +227,8 @@ impl Sim<'_> {
             crashes_until: place
                 .map_or(0, |volume| volume.crashes_until)
                 .max(self.nodes[node].crashes_until),
+            trusts: pod.shown.trusts.clone().unwrap_or_default(),
+            shows,
         };
         if self.processes.values().any(|other| other.volume == volume) {
             self.break_rule(

@@ -170,12 +170,13 @@ impl Sim<'_> {
             return;
         }
         let stale = self.profile.stale;
-        let (cluster, pods, claims, nodes, restores) = (
+        let (cluster, pods, claims, nodes, restores, secrets) = (
             self.dice.per_mille(stale),
             self.dice.per_mille(stale),
             self.dice.per_mille(stale),
             self.dice.per_mille(stale),
             self.dice.per_mille(stale),
+            self.trust_dice.per_mille(stale),
         );
         let now = &self.kube.now;
         let cache = &mut self.operators[index].cache;
@@ -193,6 +194,9 @@ impl Sim<'_> {
         }
         if !restores {
             cache.restores = now.restores.clone();
+        }
+        if !secrets {
+            cache.secrets = now.secrets.clone();
         }
     }
 
@@ -226,6 +230,7 @@ impl Sim<'_> {
             Some(_) => world.conflicts.push("service demo".into()),
             None => {}
         }
+        world.trust = self.observe_trust(&cache.secrets, &world, &asked);
         self.hear_elsewhere(&cluster.intent, &mut world, &mut asked);
         world.list = self.proven_list(&asked);
         self.show_restores(&cache.restores, &mut world);

@@ -51,6 +51,8 @@ pub(crate) enum Event {
     Fault,
     /// The user takes a bad value back.
     TakeBack,
+    /// The user asks for another certificate authority.
+    Rotate,
     /// Faults stop.
     Calm,
 }

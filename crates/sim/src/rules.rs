@@ -34,6 +34,7 @@ pub(crate) mod name {
     pub(crate) const RESTORE_WHOLE: &str = "a restored cluster has every write of its backup";
     pub(crate) const CRASHES: &str = "a member that crashes like its predecessor is not replaced again soon";
     pub(crate) const VERSIONS: &str = "no member runs more than one minor version ahead of the cluster's version";
+    pub(crate) const TRUST: &str = "no running member meets a peer that it cannot verify";
     pub(crate) const CONVERGES: &str = "once faults stop the cluster comes to match the spec and stays so";
 }
 
@@ -166,6 +167,7 @@ impl Sim<'_> {
                         pod.template == intent.template
                             && Some(&pod.version) == plan.record.target.as_ref()
                             && !pod.ended
+                            && pod.trusts.as_ref() == world.trust.as_ref().map(|trust| &trust.bundle)
                     });
                     if voter && wish && *how == Stop::Restart {
                         self.break_rule(name::NO_RESTART, format!("{effect}: it is as wished"));
@@ -356,6 +358,11 @@ impl Sim<'_> {
             return Some("its node was dead");
         }
         let pod = self.kube.now.pods.get(member);
+        // The volume behind it may still be there, but nothing leads to it any more.
+        let claim = self.kube.now.claims.get(member);
+        if cluster.intent.is_durable() && pod.is_none() && claim.is_none_or(|claim| claim.shown.lost) {
+            return Some("its claim is gone");
+        }
         if pod.is_some_and(|pod| pod.shown.restarts >= 6) {
             return Some("it crashes");
         }
@@ -582,6 +589,16 @@ pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
                 return Some(format!("{owner} is not sealed"));
             }
             Some(_) => {}
+        }
+    }
+    if let Some(trust) = &world.trust {
+        let trusted = |pod: &stateward_plan::etcd::Pod| pod.trusts.as_ref() == Some(&trust.wanted);
+        if trust.renew
+            || trust.issued != trust.wanted
+            || trust.bundle != trust.wanted
+            || !world.pods.values().all(trusted)
+        {
+            return Some("the rotation of the certificate authority is not done".into());
         }
     }
     let is_ours = |name: &&MemberName| {

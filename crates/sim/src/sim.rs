@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{MemberId, MemberName, Uid};
+use stateward_plan::etcd::{Authority, MemberId, MemberName, Uid};
 
 use crate::dice::Dice;
 use crate::kube::{Kube, Node};
@@ -36,6 +36,10 @@ pub(crate) struct Process {
     pub(crate) frozen_until: Ms,
     pub(crate) slow_until: Ms,
     pub(crate) crashes_until: Ms,
+    /// The authorities that it trusts, since it started.
+    pub(crate) trusts: BTreeSet<Authority>,
+    /// The authorities that vouch for the certificates it shows now.
+    pub(crate) shows: BTreeSet<Authority>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -97,6 +101,8 @@ pub struct Violation {
 pub(crate) struct Sim<'a> {
     pub(crate) now: Ms,
     pub(crate) dice: Dice,
+    /// Chance in matters of certificates: they are drawn beside everything else.
+    pub(crate) trust_dice: Dice,
     pub(crate) queue: Queue,
     pub(crate) profile: Profile,
     pub(crate) subject: &'a Subject,
@@ -138,6 +144,7 @@ impl<'a> Sim<'a> {
         let mut sim = Self {
             now: 0,
             dice: Dice::new(seed),
+            trust_dice: Dice::new(seed ^ 0x7e57_ca5e),
             queue: Queue::default(),
             profile,
             subject,
@@ -212,6 +219,7 @@ impl<'a> Sim<'a> {
                 self.client_writes();
                 self.follow_version();
                 self.tend_restores();
+                self.bring_certificates();
                 self.probe_health();
                 if self.calm {
                     self.remove_strangers();
@@ -233,6 +241,7 @@ impl<'a> Sim<'a> {
             Event::Yield(operator) => self.yield_leadership(operator),
             Event::Fault => self.next_fault(),
             Event::TakeBack => self.take_back(),
+            Event::Rotate => self.ask_for_another_authority(),
             Event::Calm => self.calm_down(),
         }
         if self.kube.changed {

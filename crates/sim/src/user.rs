@@ -117,6 +117,7 @@ impl Sim<'_> {
             owner: id,
             ..Ledger::default()
         };
+        self.begin_trust();
         let version = self.kube.new_version();
         self.kube.now.cluster = Some(Rc::new(Cluster {
             id,

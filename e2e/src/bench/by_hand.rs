@@ -167,6 +167,7 @@ impl<'a> ByHand<'a> {
             launch,
             &self.version,
             TlsStage::Off,
+            None,
             "",
         );
         pod.metadata.owner_references = None;

@@ -169,6 +169,8 @@ impl Ground for Embedded {
             Need::Kubectl => Some("there is no kubectl; ./x e2e brings one"),
             Need::S3 if crate::servers::is_built("minio") => None,
             Need::S3 => Some("there is no MinIO; ./x store build brings one"),
+            Need::CertManager if crate::cert_manager::is_built() => None,
+            Need::CertManager => Some(crate::cert_manager::NOT_BUILT),
             Need::Helm if crate::tool::is_there("helm") => None,
             Need::Helm => Some("there is no helm; it is built for the real ground"),
             Need::OperatorPod | Need::Previous => Some("the operator is part of the suite's own process"),

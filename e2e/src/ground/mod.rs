@@ -53,6 +53,8 @@ pub(crate) enum Need {
     S3,
     /// Helm.
     Helm,
+    /// A cert-manager that can be started.
+    CertManager,
     /// The operator in a pod of its own, as it is shipped.
     OperatorPod,
     /// The operator's image of the release before.

@@ -4,6 +4,7 @@
 mod backup;
 mod backup_s3;
 mod care;
+mod cert_manager;
 mod create;
 mod heal;
 mod home;
@@ -106,6 +107,12 @@ scenarios! {
     spec::the_seeds_walk_through_with_kubectl [Kubectl, AllVersions] 900;
     tls::tls_auto smoke 240;
     tls::tls_switched_on_and_off 400;
+    tls::tls_static 600;
+    tls::tls_static_authority_changed_by_the_user 900;
+    tls::tls_authority_rotated 600;
+    tls::tls_authority_rotated_while_the_operator_dies 900;
+    cert_manager::tls_by_cert_manager [CertManager] 600;
+    cert_manager::authority_of_the_issuer_rotated [CertManager] 900;
     care::fill_the_quota 300;
     care::claims_grow 240;
     care::defragmented_by_schedule 300;

@@ -1,9 +1,69 @@
-//! Certificates: issued, switched on and off while the cluster runs.
+//! Certificates: the user's own, or issued; switched on and off, renewed and rotated while the cluster runs.
 
-use anyhow::{Result, ensure};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use stateward_etcd::shown_certificate;
 
+use crate::certificates::Authority;
 use crate::test::Test;
+use crate::wait::until;
+use crate::writer::Writer;
+
+/// The Secrets of the namespace.
+pub(super) fn secrets(test: &Test) -> Api<Secret> {
+    Api::namespaced(test.client.clone(), &test.namespace)
+}
+
+/// Makes a Secret what a person wrote.
+pub(super) async fn apply_secret(test: &Test, secret: &Value) -> Result<()> {
+    let name = secret["metadata"]["name"].as_str().context("a Secret has a name")?;
+    let params = PatchParams::apply("e2e").force();
+    secrets(test).patch(name, &params, &Patch::Apply(secret)).await?;
+    Ok(())
+}
+
+/// Each member's pod: none of them may change when only certificates do.
+pub(super) async fn member_pods(test: &Test) -> Result<BTreeSet<(String, Option<String>)>> {
+    let pods = test.pods_of("c").await?;
+    Ok(pods.into_iter().map(|pod| (pod.name_any(), pod.metadata.uid)).collect())
+}
+
+/// While `work` is done, the writing client reads its Secret anew whenever that changes, as a good client does.
+pub(super) async fn with_fresh_certificates<T>(
+    test: &Test,
+    writer: &Writer,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let secret = stateward_plan::etcd::manifests::tls_secrets(&test.get("c").await?)
+        .client
+        .context("the cluster has no client certificate")?;
+    let follow = async {
+        let mut known = None;
+        loop {
+            let now = secrets(test).get_metadata_opt(&secret).await.ok().flatten();
+            let version = now.and_then(|secret| secret.metadata.resource_version);
+            if version.is_some()
+                && version != known
+                && let Ok(endpoint) = test.endpoint("c").await
+            {
+                writer.redirect(endpoint);
+                known = version;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        done = work => done,
+        never = follow => never,
+    }
+}
 
 pub(crate) async fn tls_auto(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3, "TLS": {"auto": {}}})).await?;
@@ -57,4 +117,315 @@ pub(crate) async fn tls_switched_on_and_off(test: &Test) -> Result<String> {
         ensure!(found.is_some(), "what was written before is gone");
     }
     Ok(format!("{} writes kept", written.acknowledged))
+}
+
+/// The certificate that each member shows to clients.
+async fn shown(test: &Test) -> Result<Vec<Vec<u8>>> {
+    let mut all = Vec::new();
+    for pod in test.pods_of("c").await? {
+        let ip = pod.status.and_then(|status| status.pod_ip).context("no address")?;
+        let address = SocketAddr::new(ip.parse()?, 2379);
+        let certificate = shown_certificate(address, Duration::from_secs(2)).await;
+        all.push(certificate.context("a member shows no certificate")?);
+    }
+    Ok(all)
+}
+
+fn static_tls() -> Value {
+    json!({"static": {
+        "member": {"peerSecret": "etcd-peer-tls", "serverSecret": "etcd-server-tls"},
+        "operatorSecret": "etcd-client-tls",
+    }})
+}
+
+pub(crate) async fn tls_static(test: &Test) -> Result<String> {
+    // given Secrets that are not there, or lack a key
+    let authority = Authority::new("static")?;
+    let made = authority.secrets("c", &test.namespace, &[&authority])?;
+    test.create("c", json!({"size": 3, "TLS": static_tls()})).await?;
+    let words = test.condition("c", "Degraded", "SecretMissing", 60).await?;
+    ensure!(words.contains("etcd-peer-tls"), "it says: {words}");
+    let [peer, server, client] = &made;
+    let mut lacking = server.clone();
+    lacking["stringData"]
+        .as_object_mut()
+        .context("a Secret has data")?
+        .remove("server-ca.crt");
+    for secret in [peer, &lacking, client] {
+        apply_secret(test, secret).await?;
+    }
+    let named = |words: &str| words.contains("etcd-server-tls") && words.contains("server-ca.crt");
+    until("the Secret and its key to be named", 60, async || {
+        let words = test.condition("c", "Degraded", "SecretMissing", 5).await?;
+        ensure!(named(&words), "it says: {words}");
+        Ok(Some(()))
+    })
+    .await?;
+    ensure!(
+        test.pods_of("c").await?.is_empty(),
+        "a pod was made without certificates"
+    );
+    // when they are whole
+    apply_secret(test, server).await?;
+    test.settled("c", 120).await?;
+    let writer = test.writer("c").await?;
+    let before = member_pods(test).await?;
+    let old = shown(test).await?;
+    // and when the user replaces them by new ones of the same authority
+    with_fresh_certificates(test, &writer, async {
+        for secret in authority.secrets("c", &test.namespace, &[&authority])? {
+            apply_secret(test, &secret).await?;
+        }
+        until("every member to show a new certificate", 180, async || {
+            let now = shown(test).await?;
+            Ok(now.iter().all(|certificate| !old.contains(certificate)).then_some(()))
+        })
+        .await?;
+        writer.goes_on(50, 60).await
+    })
+    .await?;
+    // and when a key vanishes from a running cluster's Secret
+    let patch = json!({"data": {"server-ca.crt": null}});
+    secrets(test)
+        .patch("etcd-server-tls", &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    let words = test.condition("c", "Degraded", "SecretMissing", 60).await?;
+    ensure!(named(&words), "it says: {words}");
+    writer.goes_on(50, 60).await?;
+    ensure!(member_pods(test).await? == before, "a pod was touched");
+    for secret in authority.secrets("c", &test.namespace, &[&authority])? {
+        apply_secret(test, &secret).await?;
+    }
+    test.settled("c", 60).await?;
+    ensure!(
+        member_pods(test).await? == before,
+        "a pod was restarted for certificates of the same authority"
+    );
+    writer.redirect(test.endpoint("c").await?);
+    writer.goes_on(20, 60).await?;
+    let written = writer.finish().await?;
+    Ok(format!(
+        "{} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
+}
+
+pub(crate) async fn tls_static_authority_changed_by_the_user(test: &Test) -> Result<String> {
+    let (old, new) = (Authority::new("old")?, Authority::new("new")?);
+    let apply = async |of: &Authority, trusted: &[&Authority]| -> Result<()> {
+        for secret in of.secrets("c", &test.namespace, trusted)? {
+            apply_secret(test, &secret).await?;
+        }
+        Ok(())
+    };
+    apply(&old, &[&old]).await?;
+    test.created("c", json!({"size": 3, "TLS": static_tls()})).await?;
+    let writer = test.writer("c").await?;
+    writer.measure_from_here();
+    // when the user goes the way of both
+    with_fresh_certificates(test, &writer, async {
+        for (of, trusted) in [(&old, vec![&old, &new]), (&new, vec![&old, &new]), (&new, vec![&new])] {
+            let (before, shows) = (member_pods(test).await?, shown(test).await?);
+            let restarts = std::ptr::eq(of, &old) || trusted.len() == 1;
+            apply(of, &trusted).await?;
+            // then every member is restarted where others are to be trusted, and shows what is new
+            until("the members to follow", 240, async || {
+                let now = member_pods(test).await?;
+                let follows = if restarts {
+                    now.is_disjoint(&before)
+                } else {
+                    now == before
+                };
+                ensure!(follows, "pods {now:?}");
+                let seen = shown(test).await?;
+                ensure!(
+                    seen.iter().all(|one| !shows.contains(one)),
+                    "old certificates are shown"
+                );
+                Ok(Some(()))
+            })
+            .await?;
+            test.settled("c", 120).await?;
+            writer.goes_on(50, 60).await?;
+        }
+        Ok(())
+    })
+    .await?;
+    let written = writer.finish().await?;
+    ensure!(
+        written.longest_gap.as_secs() < 5,
+        "clients waited {:?}",
+        written.longest_gap
+    );
+    // but when another authority comes at once, nothing is restarted and it is told
+    let before = member_pods(test).await?;
+    apply(&old, &[&old]).await?;
+    let words = test.condition("c", "Degraded", "AuthorityReplaced", 60).await?;
+    ensure!(words.contains("beside"), "it says: {words}");
+    ensure!(member_pods(test).await? == before, "a pod was touched");
+    apply(&new, &[&new]).await?;
+    test.settled("c", 120).await?;
+    Ok(format!(
+        "{} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
+}
+
+/// Asks for another certificate authority, as documented.
+async fn ask_for_another_authority(test: &Test, why: &str) -> Result<()> {
+    let patch = json!({"metadata": {"annotations": {"stateward.dev/rotate-ca": why}}});
+    test.clusters()
+        .patch("c", &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
+}
+
+/// Waits until the authority in the Secret is another one and nobody trusts the old one; tells the stages that were seen.
+async fn rotated(test: &Test, old: &[u8], seconds: u64) -> Result<Vec<String>> {
+    let stages = std::cell::RefCell::new(Vec::<String>::new());
+    until("the new authority alone to be trusted", seconds, async || {
+        let stage = test
+            .get("c")
+            .await?
+            .status
+            .unwrap_or_default()
+            .tls
+            .unwrap_or_default()
+            .stage;
+        {
+            let mut stages = stages.borrow_mut();
+            if !stage.is_empty() && stages.last() != Some(&stage) {
+                stages.push(stage.clone());
+            }
+        }
+        let file = async |secret: &str, key: &str| -> Result<Vec<u8>> {
+            let data = secrets(test).get(secret).await?.data.unwrap_or_default();
+            Ok(data
+                .get(key)
+                .with_context(|| format!("{secret} has no {key}"))?
+                .0
+                .clone())
+        };
+        let authority = file("c-ca-tls", "tls.crt").await?;
+        ensure!(authority != old, "the authority is the old one");
+        for (secret, key) in [
+            ("c-peer-tls", "peer-ca.crt"),
+            ("c-server-tls", "server-ca.crt"),
+            ("c-client-tls", "etcd-client-ca.crt"),
+        ] {
+            let trusted = file(secret, key).await?;
+            let same = String::from_utf8_lossy(&trusted).trim().replace('\r', "")
+                == String::from_utf8_lossy(&authority).trim().replace('\r', "");
+            ensure!(same, "{secret} tells to trust another one; stage {stage}");
+        }
+        ensure!(stage.is_empty(), "stage {stage}");
+        Ok(Some(()))
+    })
+    .await?;
+    Ok(stages.into_inner())
+}
+
+pub(crate) async fn tls_authority_rotated(test: &Test) -> Result<String> {
+    // given a cluster with certificates of Stateward, and a client
+    test.created("c", json!({"size": 3, "TLS": {"auto": {"overlapSeconds": 2}}}))
+        .await?;
+    let id = test.cluster_id("c").await?;
+    let writer = test.writer("c").await?;
+    let old_client = test.endpoint("c").await?;
+    let before = member_pods(test).await?;
+    let old = secrets(test).get("c-ca-tls").await?.data.unwrap_or_default()["tls.crt"]
+        .0
+        .clone();
+    writer.goes_on(50, 30).await?;
+    writer.measure_from_here();
+    // when a person asks for another authority
+    let stages = with_fresh_certificates(test, &writer, async {
+        ask_for_another_authority(test, "the key may have leaked").await?;
+        let stages = rotated(test, &old, 400).await?;
+        test.settled("c", 120).await?;
+        writer.goes_on(100, 60).await?;
+        Ok(stages)
+    })
+    .await?;
+    // then it went step by step, with every write kept, and certificates of the old one open nothing any more
+    ensure!(
+        stages == ["TrustingBoth", "Reissuing", "DroppingOld"],
+        "the stages were {stages:?}"
+    );
+    ensure!(test.cluster_id("c").await? == id, "it is another cluster");
+    ensure!(
+        member_pods(test).await?.is_disjoint(&before),
+        "a member was not restarted"
+    );
+    ensure!(
+        old_client.client()?.get("x").await.is_err(),
+        "a certificate of the old authority is served"
+    );
+    let after = member_pods(test).await?;
+    let written = writer.finish().await?;
+    ensure!(
+        written.longest_gap.as_secs() < 5,
+        "clients waited {:?}",
+        written.longest_gap
+    );
+    // and nothing more happens
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    ensure!(member_pods(test).await? == after, "it goes on restarting members");
+    Ok(format!(
+        "{} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
+}
+
+pub(crate) async fn tls_authority_rotated_while_the_operator_dies(test: &Test) -> Result<String> {
+    test.created("c", json!({"size": 3, "TLS": {"auto": {"overlapSeconds": 1}}}))
+        .await?;
+    let writer = test.writer("c").await?;
+    let old = secrets(test).get("c-ca-tls").await?.data.unwrap_or_default()["tls.crt"]
+        .0
+        .clone();
+    let mut deaths = 0;
+    with_fresh_certificates(test, &writer, async {
+        ask_for_another_authority(test, "a rehearsal").await?;
+        // whenever a stage begins, and again in the middle of it
+        for stage in ["TrustingBoth", "Reissuing", "DroppingOld"] {
+            for pause in [0, 1500] {
+                let there = until(&format!("stage {stage}"), 120, async || {
+                    let now = test
+                        .get("c")
+                        .await?
+                        .status
+                        .unwrap_or_default()
+                        .tls
+                        .unwrap_or_default()
+                        .stage;
+                    Ok((now == stage).then_some(()))
+                })
+                .await;
+                if there.is_err() {
+                    break; // it was faster
+                }
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+                test.ground.kill_operator().await?;
+                test.ground.start_operator().await?;
+                deaths += 1;
+                if pause > 0 {
+                    break;
+                }
+            }
+        }
+        rotated(test, &old, 400).await?;
+        test.settled("c", 120).await?;
+        writer.goes_on(50, 60).await
+    })
+    .await?;
+    let written = writer.finish().await?;
+    Ok(format!(
+        "{deaths} deaths, {} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
 }

@@ -44,6 +44,7 @@ impl Parts {
         golang::build(paths, &pins::kubernetes(version), &self.kubernetes)?;
         golang::build(paths, &pins::coredns(), &self.coredns)?;
         golang::build(paths, &pins::helm(), &self.helm)?;
+        crate::cert_manager::build(paths)?;
         etcds(paths)?;
         let packages = ["containerd", "runc", "containernetworking-plugins"];
         debian::tree(paths, "bookworm", &packages, &self.runtime)?;

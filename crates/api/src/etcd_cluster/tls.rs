@@ -61,6 +61,9 @@ pub struct AutoTls {
     /// Days for which a certificate is valid; it is renewed after two thirds. Not set: 90.
     #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub validity_days: Option<i64>,
+    /// How long clients are left to read their Secret anew at each step when the certificate authority changes. Not set: 120.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub overlap_seconds: Option<i64>,
     /// Further DNS names in the server certificate, for clients from outside.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub dns_names: Vec<String>,
@@ -89,6 +92,9 @@ pub struct CertManagerTls {
     /// How long before their end they are renewed, as "360h". Not set: the default of cert-manager.
     #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub renew_before: Option<String>,
+    /// How long clients are left to read their Secret anew at each step when the certificate authority changes. Not set: 120.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub overlap_seconds: Option<i64>,
     /// Further DNS names in the server certificate, for clients from outside.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub dns_names: Vec<String>,

@@ -3,12 +3,13 @@
 //! Each destructive effect carries its guard: what must still be true at the moment it is carried out. A guard that no
 //! longer holds refuses the effect; the next round decides anew.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use stateward_api::EtcdVersion;
 use stateward_api::etcd_restore::RestoreSource;
 
-use super::world::{Alarm, ClusterId, LaunchKind, MemberId, MemberName, TlsStage, Uid};
+use super::world::{Alarm, Authority, ClusterId, LaunchKind, MemberId, MemberName, TlsStage, Uid};
 
 /// One step.
 #[allow(missing_docs, reason = "the fields are named for what they are")]
@@ -111,8 +112,15 @@ pub enum Effect {
     /// Take that back.
     CancelDowngrade { cluster: ClusterId },
 
-    /// Make the certificates that `TLS.auto` or `TLS.certManager` asks for, or renew those that near their end.
-    IssueCertificates,
+    /// Hand out the certificates that `TLS.auto` or `TLS.certManager` asks for, or renew those that near their end. `next`:
+    /// of the wanted authorities, which is refused while a pod does not trust them; otherwise of those that vouch now.
+    IssueCertificates { next: bool },
+    /// Ask cert-manager for the certificates of the spec.
+    RequestCertificates,
+    /// Make a new certificate authority in the place of the one of `TLS.auto`. Nothing is issued by it yet.
+    RenewAuthority,
+    /// Let the Secrets say that these are trusted. Refused for a Secret whose own certificate another one vouches for.
+    TrustAuthorities { authorities: BTreeSet<Authority> },
     /// Make an EtcdBackup for one backup before the upgrade to a version.
     TakeBackup { name: String, version: EtcdVersion },
     /// Make the EtcdBackup of `spec.backup` what the spec says.
@@ -259,7 +267,13 @@ impl fmt::Display for Effect {
             Self::Disarm { id, alarm, .. } => write!(f, "disarm {alarm:?} of {id}"),
             Self::EnableDowngrade { to, .. } => write!(f, "enable the downgrade to {to}"),
             Self::CancelDowngrade { .. } => write!(f, "cancel the downgrade"),
-            Self::IssueCertificates => write!(f, "issue certificates"),
+            Self::IssueCertificates { next: false } => write!(f, "issue certificates"),
+            Self::IssueCertificates { next: true } => write!(f, "issue certificates of the new authority"),
+            Self::RequestCertificates => write!(f, "ask cert-manager for certificates"),
+            Self::RenewAuthority => write!(f, "make a new certificate authority"),
+            Self::TrustAuthorities { authorities } => {
+                write!(f, "let {} authorities be trusted", authorities.len())
+            }
             Self::TakeBackup { name, version } => write!(f, "create EtcdBackup {name} before the upgrade to {version}"),
             Self::ApplyBackup => write!(f, "apply the EtcdBackup of spec.backup"),
             Self::DropBackup { uid } => write!(f, "delete the EtcdBackup of spec.backup (uid {uid})"),

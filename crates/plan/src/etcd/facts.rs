@@ -91,6 +91,10 @@ pub fn pod(pod: &core::Pod) -> Pod {
             "Prepared" => TlsStage::Prepared,
             _ => TlsStage::Off,
         },
+        trusts: annotations.get(launch::TRUSTS).map(|all| {
+            let names = all.split(',').filter(|name| !name.is_empty());
+            names.map(str::to_owned).collect()
+        }),
         marked_to_leave: annotations
             .get(names::ANNOTATION_REMOVE_FIRST)
             .is_some_and(|value| value != "false"),

@@ -277,14 +277,6 @@ impl Intent {
         })
     }
 
-    /// The same, with the certificate authority that the pods must trust: etcd reads it only when it starts.
-    pub fn trusting(mut self, authority: Option<&str>) -> Self {
-        if let Some(authority) = authority {
-            self.template = manifests::hash(&(&self.template, authority));
-        }
-        self
-    }
-
     /// The same, at the step that the record tells of: while the log is swept pods are made for that.
     pub fn at(mut self, record: &Record) -> Self {
         if record.old_log == Some(OldLog::Sweeping) && !self.sweeps {
@@ -338,7 +330,7 @@ fn template(cluster: &EtcdCluster) -> String {
     let wishes = (
         cluster.repository(),
         &pod,
-        &spec.tls,
+        &tls_of_pods(cluster),
         care,
         medium,
         &spec.topology_spread_constraints,
@@ -347,6 +339,18 @@ fn template(cluster: &EtcdCluster) -> String {
         &spec.metrics,
     );
     manifests::hash(&wishes)
+}
+
+/// What of `spec.TLS` makes pods different: with certificates that are handed out by Stateward they are all alike, and
+/// whom they trust is compared by itself.
+fn tls_of_pods(cluster: &EtcdCluster) -> Option<api::TlsPolicy> {
+    match cluster.tls() {
+        api::Tls::Auto(_) | api::Tls::CertManager(_) => Some(api::TlsPolicy {
+            auto: Some(api::AutoTls::default()),
+            ..api::TlsPolicy::default()
+        }),
+        api::Tls::Off | api::Tls::Static(_) => cluster.spec.tls.clone(),
+    }
 }
 
 /// A size in bytes.

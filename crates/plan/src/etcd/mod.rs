@@ -48,8 +48,9 @@ pub use record::{
 pub use report::{Health, MemberLine, Report, Role, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
-    Alarm, Answer, BackupPoint, Blocked, Claim, ClusterId, Exit, KeptBackup, LaunchKind, Listed, MemberId, MemberList,
-    MemberName, Pod, RequestState, RestoreRequest, Secrets, Services, TlsStage, Uid, UpgradeBackup, Voice, World,
+    Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, Exit, KeptBackup, LaunchKind, Listed, MemberId,
+    MemberList, MemberName, Pod, RequestState, RestoreRequest, Secrets, Services, TlsStage, Trust, Uid, UpgradeBackup,
+    Voice, World,
 };
 
 /// What a round decided.
@@ -241,8 +242,15 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         return step;
     }
     let mut effects = services::services(view);
+    if let Secrets::Awaited { what, ask } = &view.world.secrets {
+        effects.extend(ask.then_some(Effect::RequestCertificates));
+        return Step::new(Work::Creating, "WaitingForCertificates", what.clone())
+            .with(effects)
+            .wake(LATER);
+    }
+    effects.extend(secure::rotate(view));
     if let Secrets::Due { first } = view.world.secrets {
-        effects.push(Effect::IssueCertificates);
+        effects.push(Effect::IssueCertificates { next: false });
         if first {
             return Step::new(
                 Work::Creating,
@@ -266,7 +274,9 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         .or_else(|| care::clear_alarms(view))
         .or_else(|| adopt::release(view))
         .or_else(|| backups::before_upgrade(view))
+        .or_else(|| secure::estranged(view))
         .or_else(|| roll::roll(view, record))
+        .or_else(|| secure::wait(view))
         .or_else(|| care::care(view, record))
         .or_else(|| wait::wait(view))
         .or_else(|| backups::clash(view))

@@ -39,6 +39,8 @@ pub struct Report {
     pub current: Option<EtcdVersion>,
     /// The version it is going to.
     pub target: Option<EtcdVersion>,
+    /// The step of a rotation of the certificate authority, in one word; empty when there is none.
+    pub rotation: String,
 }
 
 /// A condition's content.
@@ -228,6 +230,7 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
             .target
             .clone()
             .filter(|target| Some(target) != record.current.as_ref()),
+        rotation: super::secure::rotation(view.world).map_or(String::new(), |step| format!("{step:?}")),
     }
 }
 

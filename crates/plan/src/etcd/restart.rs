@@ -74,10 +74,16 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
 
 /// The pod would not be made like this now.
 pub(super) fn made_otherwise(view: &View<'_>, member: &super::MemberName, pod: &super::Pod) -> bool {
-    pod.template != view.intent.template || pod.version != view.new_pods || pod.tls != view.stage_of(member)
+    pod.template != view.intent.template
+        || pod.version != view.new_pods
+        || pod.tls != view.stage_of(member)
+        || super::secure::trusts_others(view, pod)
 }
 
 /// The pod was made from other wishes than today's.
 pub(super) fn outdated(view: &View<'_>, pod: &super::Pod) -> bool {
-    pod.template != view.intent.template || pod.version != view.new_pods || pod.tls != view.stage
+    pod.template != view.intent.template
+        || pod.version != view.new_pods
+        || pod.tls != view.stage
+        || super::secure::trusts_others(view, pod)
 }

@@ -261,9 +261,10 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> St
     if claim_is_gone || matches!(fate, Some(Fate::Lost(_))) {
         return begin_again(view, record, restoring);
     }
-    // A corrected spec reaches a pod that cannot run; its data, if it has any, stays.
-    let cannot_run = !pod.ever_ran || (!pod.running && pod.blocked.is_some() && view.intent.is_durable());
-    let outdated = pod.template != view.intent.template || pod.version != view.new_pods || pod.tls != view.stage;
+    // A corrected spec reaches a pod that cannot run. Its data stays, or, where it goes with the pod, is made from the backup
+    // again: it has not served yet.
+    let cannot_run = !pod.ever_ran || (!pod.running && pod.blocked.is_some());
+    let outdated = super::restart::outdated(view, pod);
     if pod.ended || (cannot_run && outdated) {
         return doing(format!("making pod {seed} again")).with([Effect::DeletePod {
             member: seed.clone(),

@@ -1,11 +1,24 @@
-//! TLS between peers, switched on and off while the cluster runs.
+//! TLS: switched on and off while the cluster runs, and the rotation of certificate authorities.
 //!
-//! A member can call a peer that listens with TLS only if it has certificates, and it gets them by a restart. So the way
-//! is: all members get certificates and still listen in plain text (`Prepared`), then one after another listens with TLS
-//! under an `https` address. Back the same way. At every moment each member can reach each other one.
+//! **Between peers.** A member can call a peer that listens with TLS only if it has certificates, and it gets them by a
+//! restart. So the way is: all members get certificates and still listen in plain text (`Prepared`), then one after
+//! another listens with TLS under an `https` address. Back the same way. At every moment each member can reach each other
+//! one.
+//!
+//! **Authorities.** etcd reads its certificates anew at every handshake, but whom it trusts only when it starts. So a new
+//! authority comes in three steps: all are told to trust it beside the old one, by a roll; when every pod does, certificates
+//! of the new one are handed out, without a restart; when every member was seen with them, the old one is dropped, by a
+//! roll. What has to be done follows from the Secrets and the pods alone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::intent::Intent;
-use super::world::{TlsStage, World};
+use super::world::{Authority, Pod, TlsStage, Trust, World};
+use super::{Effect, Note, Step, View, Work};
+
+/// How soon to look again at the certificates that members show: kubelets take up to a minute to bring new ones.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// The stage of the pods that are made now.
 pub(super) fn stage(intent: &Intent, world: &World) -> TlsStage {
@@ -16,4 +29,139 @@ pub(super) fn stage(intent: &Intent, world: &World) -> TlsStage {
         (false, _, true) => TlsStage::Prepared,
         (false, _, false) => TlsStage::Off,
     }
+}
+
+/// The pod's etcd trusts others than it should: it takes a restart to change that.
+pub(super) fn trusts_others(view: &View<'_>, pod: &Pod) -> bool {
+    view.world
+        .trust
+        .as_ref()
+        .is_some_and(|trust| trusted(trust, pod) != &trust.bundle)
+}
+
+/// Whom a pod trusts. One that does not say was made by a version that knew no rotation: whoever vouches for the
+/// certificates of that time, which is still the same as long as one such pod is there.
+fn trusted<'a>(trust: &'a Trust, pod: &'a Pod) -> &'a BTreeSet<Authority> {
+    pod.trusts.as_ref().unwrap_or(&trust.issued)
+}
+
+/// The step of a rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rotation {
+    /// Members learn to trust the new authority beside the old one.
+    TrustingBoth,
+    /// Certificates of the new one are handed out.
+    Reissuing,
+    /// The old one is dropped.
+    DroppingOld,
+}
+
+/// The step that a rotation is at; `None`: there is none.
+pub(super) fn rotation(world: &World) -> Option<Rotation> {
+    let trust = world.trust.as_ref().filter(|trust| trust.managed)?;
+    let all = |is: &dyn Fn(&BTreeSet<Authority>) -> bool| world.pods.values().all(|pod| is(trusted(trust, pod)));
+    if trust.issued != trust.wanted {
+        let ready = trust.wanted.is_subset(&trust.bundle) && all(&|pod| trust.wanted.is_subset(pod));
+        Some(if ready && !trust.uneven {
+            Rotation::Reissuing
+        } else {
+            Rotation::TrustingBoth
+        })
+    } else if trust.bundle != trust.wanted && !trust.seen {
+        Some(Rotation::Reissuing)
+    } else {
+        let dropped = trust.bundle == trust.wanted && all(&|pod| pod == &trust.bundle) && !trust.uneven;
+        (!dropped).then_some(Rotation::DroppingOld)
+    }
+}
+
+/// What a rotation asks for in this round. Restarts are `roll`'s.
+pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
+    let Some(trust) = view.world.trust.as_ref().filter(|trust| trust.managed) else {
+        return Vec::new();
+    };
+    let say = |reason, message: &str| {
+        Effect::Tell(Note {
+            warning: false,
+            reason,
+            message: message.to_owned(),
+        })
+    };
+    let tell_to_trust = |authorities: BTreeSet<Authority>| Effect::TrustAuthorities { authorities };
+    let had_time = trust.overlap_left.is_zero();
+    match rotation(view.world) {
+        None if trust.renew => vec![
+            Effect::RenewAuthority,
+            say(
+                "RotatingAuthority",
+                "a new certificate authority is made; members learn to trust it beside the old one",
+            ),
+        ],
+        None => Vec::new(),
+        Some(Rotation::TrustingBoth) => {
+            let both: BTreeSet<Authority> = trust.bundle.union(&trust.wanted).cloned().collect();
+            let told = both == trust.bundle && !trust.uneven;
+            if told { Vec::new() } else { vec![tell_to_trust(both)] }
+        }
+        Some(Rotation::Reissuing) if trust.issued != trust.wanted && had_time => vec![
+            Effect::IssueCertificates { next: true },
+            say(
+                "RotatingAuthority",
+                "every member trusts the new certificate authority: its certificates are handed out",
+            ),
+        ],
+        Some(Rotation::Reissuing) => Vec::new(),
+        Some(Rotation::DroppingOld) if trust.bundle != trust.wanted || trust.uneven => {
+            if had_time {
+                vec![tell_to_trust(trust.wanted.clone())]
+            } else {
+                Vec::new()
+            }
+        }
+        Some(Rotation::DroppingOld) => Vec::new(),
+    }
+}
+
+/// What a rotation waits for, when no roll has anything to do.
+pub(super) fn wait(view: &View<'_>) -> Option<Step> {
+    let step = rotation(view.world)?;
+    let trust = view.world.trust.as_ref()?;
+    let (message, wake) = match step {
+        _ if !trust.overlap_left.is_zero() => (
+            "the certificate authority is rotated; clients are left time to read their Secret anew (overlapSeconds)",
+            trust.overlap_left,
+        ),
+        Rotation::TrustingBoth => ("members learn to trust the new certificate authority", LOOK),
+        Rotation::Reissuing => (
+            "the certificate authority is rotated; waiting until every member is seen with its new certificates",
+            LOOK,
+        ),
+        Rotation::DroppingOld => ("the old certificate authority is dropped", LOOK),
+    };
+    Some(Step::new(Work::Changing, "RotatingAuthority", message).wake(wake))
+}
+
+/// Members that trust nobody of those who vouch now could not reach one that is restarted: nothing is restarted.
+pub(super) fn estranged(view: &View<'_>) -> Option<Step> {
+    let trust = view.world.trust.as_ref()?;
+    let side = |all: &BTreeSet<Authority>, side: &str| -> BTreeSet<Authority> {
+        all.iter().filter(|name| name.starts_with(side)).cloned().collect()
+    };
+    let mut pods = view.world.pods.iter();
+    let (name, what) = pods.find_map(|(name, pod)| {
+        let trusts = pod.trusts.as_ref()?;
+        let strange = |which: &&str| {
+            let (old, new) = (side(trusts, which), side(&trust.bundle, which));
+            !old.is_empty() && !new.is_empty() && old.is_disjoint(&new)
+        };
+        Some((name, ["peer/", "client/"].into_iter().find(strange)?))
+    })?;
+    let traffic = if what == "peer/" { "peers" } else { "clients" };
+    Some(Step::new(
+        Work::Stuck,
+        "AuthorityReplaced",
+        format!(
+            "the certificates for {traffic} come from a certificate authority that {name} does not trust, so a restarted member would be cut off: put the old authority's certificate beside the new one's in the CA file, and take it out when all members were restarted. Or delete all pods at once, with an interruption"
+        ),
+    ))
 }

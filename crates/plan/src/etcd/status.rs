@@ -196,6 +196,7 @@ pub fn status(
         peers: intent.tls,
         clients: intent.client_tls,
         peer_secret: secret.clone(),
+        stage: report.rotation.clone(),
         ..TlsStatus::default()
     });
     new.crash_replacement = record.crash_replaced.as_ref().map(|replaced| CrashReplacement {

@@ -2,8 +2,9 @@
 //!
 //! The world is plain data. `operator` fills it from the API and from etcd, `sim` from its model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -89,6 +90,8 @@ pub struct World {
     pub dead_nodes: BTreeMap<String, Timestamp>,
     /// The secrets with certificates.
     pub secrets: Secrets,
+    /// The certificate authorities, with TLS.
+    pub trust: Option<Trust>,
     /// Unused member names, drawn by the caller. The planner takes from the front.
     pub fresh_names: Vec<MemberName>,
     /// An unused cluster token, drawn by the caller.
@@ -166,6 +169,39 @@ pub enum Secrets {
     },
     /// Named in the spec and not there, or without a key they need.
     Missing(String),
+    /// To be written by cert-manager.
+    Awaited {
+        /// What is waited for.
+        what: String,
+        /// It is to be asked for them.
+        ask: bool,
+    },
+}
+
+/// A certificate authority: for whose traffic it vouches, and the fingerprint of its certificate, as `peer/1f2e…` or
+/// `client/77aa…`.
+pub type Authority = String;
+
+/// Who is trusted, and who should be. It is read from the Secrets, so that an operator that dies in the middle of a
+/// rotation leaves nothing in doubt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// Those that the Secrets tell to trust. A pod that is made now trusts exactly these.
+    pub bundle: BTreeSet<Authority>,
+    /// Those that vouch for the certificates in the Secrets.
+    pub issued: BTreeSet<Authority>,
+    /// Those that certificates shall come from.
+    pub wanted: BTreeSet<Authority>,
+    /// Stateward hands the certificates out. Otherwise the user does, and pods only follow.
+    pub managed: bool,
+    /// The Secrets do not all say the same yet.
+    pub uneven: bool,
+    /// The authority itself is to be replaced: it nears its end, or a person asked for it.
+    pub renew: bool,
+    /// Every running member was seen with the certificates that are in the Secrets now. Looked at only when it matters.
+    pub seen: bool,
+    /// For how long clients are left to read what was handed out last. Zero: they had the time.
+    pub overlap_left: Duration,
 }
 
 /// The services and the disruption budget, as they were found.
@@ -237,6 +273,8 @@ pub struct Pod {
     pub initial_cluster: Vec<MemberName>,
     /// The scheme its peers reach it by.
     pub tls: TlsStage,
+    /// The authorities that its etcd trusts since it started; `None`: not said, as in pods of earlier versions.
+    pub trusts: Option<BTreeSet<Authority>>,
     /// The user asked for this member to leave first.
     pub marked_to_leave: bool,
 }

@@ -38,6 +38,8 @@ pub(crate) fn in_namespaces() -> Vec<Value> {
             &["get", "list", "watch", "create", "patch"],
         ),
         rule("", &["secrets"], &["get", "list", "watch", "create", "update"]),
+        // With TLS.certManager.
+        rule("cert-manager.io", &["certificates"], &["get", "create", "update"]),
         rule("", &["events"], &["list"]),
         rule("events.k8s.io", &["events"], &["create"]),
     ]

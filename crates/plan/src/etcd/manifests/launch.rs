@@ -19,6 +19,12 @@ pub const KIND: &str = "stateward.dev/launch";
 pub const RESTORE: &str = "stateward.dev/restore-task";
 /// How far TLS between peers is on in this pod.
 pub const TLS: &str = "stateward.dev/peer-tls";
+/// The authorities that this pod's etcd trusts, by commas.
+pub const TRUSTS: &str = "stateward.dev/trusted-authorities";
+/// Their certificates for peers, which the pod has as a file: what it trusts is settled when it is made.
+pub const PEER_CA: &str = "stateward.dev/peer-ca";
+/// Their certificates for clients.
+pub const CLIENT_CA: &str = "stateward.dev/client-ca";
 
 /// The annotations for a start.
 pub fn annotations(intent: &Intent, member: &MemberName, launch: &Launch, tls: bool) -> BTreeMap<String, String> {

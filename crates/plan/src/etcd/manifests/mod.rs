@@ -14,7 +14,7 @@ pub use budget::budget;
 pub use claim::claim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 pub(crate) use pod::restricted;
-pub use pod::{TlsSecrets, pod, relabel, tls_secrets};
+pub use pod::{TlsSecrets, TrustFiles, pod, relabel, tls_secrets};
 pub use service::{client_service, peer_service};
 use sha2::{Digest, Sha256};
 use stateward_api::{EtcdCluster, GROUP, VERSION, names};
@@ -54,6 +54,15 @@ pub(crate) fn hash(value: &impl serde::Serialize) -> String {
     Sha256::digest(json)
         .iter()
         .take(6)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// What a certificate is called by: the beginning of its SHA-256.
+pub fn fingerprint(certificate: &[u8]) -> String {
+    Sha256::digest(certificate)
+        .iter()
+        .take(8)
         .map(|byte| format!("{byte:02x}"))
         .collect()
 }

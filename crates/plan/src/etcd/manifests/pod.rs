@@ -1,13 +1,14 @@
 //! A member's pod. It meets the "restricted" pod security standard; its name, hostname and subdomain give the member the
 //! one address that every URL and certificate carries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource, HTTPGetAction,
-    ObjectFieldSelector, PersistentVolumeClaimVolumeSource, Pod, PodAffinityTerm, PodAntiAffinity, PodSecurityContext,
-    PodSpec, Probe, SeccompProfile, SecretVolumeSource, SecurityContext, TCPSocketAction, TopologySpreadConstraint,
-    Volume, VolumeMount,
+    Affinity, Capabilities, Container, ContainerPort, DownwardAPIProjection, DownwardAPIVolumeFile,
+    EmptyDirVolumeSource, EnvVar, EnvVarSource, HTTPGetAction, KeyToPath, ObjectFieldSelector,
+    PersistentVolumeClaimVolumeSource, Pod, PodAffinityTerm, PodAntiAffinity, PodSecurityContext, PodSpec, Probe,
+    ProjectedVolumeSource, SeccompProfile, SecretProjection, SecretVolumeSource, SecurityContext, TCPSocketAction,
+    TopologySpreadConstraint, Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -16,12 +17,24 @@ use stateward_api::{EtcdCluster, EtcdVersion, names};
 
 use super::flags::{CLIENT_TLS, PEER_TLS, SERVER_TLS, VOLUME, flags, has_metrics_port};
 use super::launch;
-use crate::etcd::{Intent, Launch, MemberName, TlsStage};
+use crate::etcd::{Authority, Intent, Launch, MemberName, TlsStage};
 
 /// A user and group of no rights, where the user names none.
 const NOBODY: i64 = 65532;
 
+/// Whom a pod that is made now trusts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrustFiles {
+    /// The authorities.
+    pub authorities: BTreeSet<Authority>,
+    /// Their certificates for peers; `None`: they are in the Secret, which the user keeps.
+    pub peer: Option<String>,
+    /// Their certificates for clients.
+    pub client: Option<String>,
+}
+
 /// The pod of a member. `agent_image` has the `stateward` program, for a member that starts from a backup.
+#[allow(clippy::too_many_arguments, reason = "each is a fact of its own")]
 pub fn pod(
     cluster: &EtcdCluster,
     intent: &Intent,
@@ -29,6 +42,7 @@ pub fn pod(
     start: &Launch,
     version: &EtcdVersion,
     tls: TlsStage,
+    trust: Option<&TrustFiles>,
     agent_image: &str,
 ) -> Pod {
     let policy = cluster.spec.pod.clone().unwrap_or_default();
@@ -40,6 +54,12 @@ pub fn pod(
     annotations.insert(names::ANNOTATION_POD_HASH.into(), intent.template.clone());
     annotations.insert(names::ANNOTATION_CLUSTER_UID.into(), intent.uid.0.clone());
     annotations.insert(launch::TLS.into(), format!("{tls:?}"));
+    if let Some(trust) = trust {
+        let names = trust.authorities.iter().cloned().collect::<Vec<_>>().join(",");
+        annotations.insert(launch::TRUSTS.into(), names);
+        annotations.extend(trust.peer.clone().map(|pem| (launch::PEER_CA.to_owned(), pem)));
+        annotations.extend(trust.client.clone().map(|pem| (launch::CLIENT_CA.to_owned(), pem)));
+    }
     metadata.annotations = Some(annotations);
     let secrets = secrets(cluster, intent, tls);
     let mut volumes = vec![data_volume(cluster, intent, member)];
@@ -49,13 +69,21 @@ pub fn pod(
         ..VolumeMount::default()
     }];
     for (name, secret, path) in &secrets {
-        volumes.push(Volume {
-            name: (*name).into(),
-            secret: Some(SecretVolumeSource {
-                secret_name: Some(secret.clone()),
-                ..SecretVolumeSource::default()
-            }),
-            ..Volume::default()
+        let (peer, client) = (
+            trust.is_some_and(|trust| trust.peer.is_some()),
+            trust.is_some_and(|trust| trust.client.is_some()),
+        );
+        volumes.push(match *path {
+            PEER_TLS if peer => trusting(name, secret, "peer", launch::PEER_CA),
+            SERVER_TLS if client => trusting(name, secret, "server", launch::CLIENT_CA),
+            _ => Volume {
+                name: (*name).into(),
+                secret: Some(SecretVolumeSource {
+                    secret_name: Some(secret.clone()),
+                    ..SecretVolumeSource::default()
+                }),
+                ..Volume::default()
+            },
         });
         mounts.push(VolumeMount {
             name: (*name).into(),
@@ -236,6 +264,45 @@ fn secrets(cluster: &EtcdCluster, intent: &Intent, tls: TlsStage) -> Vec<(&'stat
         all.push(("etcd-client-tls", client, CLIENT_TLS));
     }
     all
+}
+
+/// Certificate and key from a Secret, which a kubelet brings up to date by and by, and the trusted authorities from the
+/// pod's own annotation: they are those that the pod was made with, whatever a kubelet has of the Secret at that moment.
+fn trusting(name: &str, secret: &str, file: &str, annotation: &str) -> Volume {
+    let item = |key: String| KeyToPath {
+        path: key.clone(),
+        key,
+        ..KeyToPath::default()
+    };
+    let certificate = VolumeProjection {
+        secret: Some(SecretProjection {
+            name: secret.to_owned(),
+            items: Some(vec![item(format!("{file}.crt")), item(format!("{file}.key"))]),
+            optional: None,
+        }),
+        ..VolumeProjection::default()
+    };
+    let authorities = VolumeProjection {
+        downward_api: Some(DownwardAPIProjection {
+            items: Some(vec![DownwardAPIVolumeFile {
+                path: format!("{file}-ca.crt"),
+                field_ref: Some(ObjectFieldSelector {
+                    api_version: None,
+                    field_path: format!("metadata.annotations['{annotation}']"),
+                }),
+                ..DownwardAPIVolumeFile::default()
+            }]),
+        }),
+        ..VolumeProjection::default()
+    };
+    Volume {
+        name: name.to_owned(),
+        projected: Some(ProjectedVolumeSource {
+            sources: Some(vec![certificate, authorities]),
+            ..ProjectedVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
 }
 
 /// The names of the secrets that a cluster's TLS uses.

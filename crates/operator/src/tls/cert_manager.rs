@@ -1,0 +1,207 @@
+//! `TLS.certManager`: cert-manager is asked for Certificates, and what it writes is handed out from there.
+//!
+//! Certificates are not watched, since cert-manager may not be there: their Secrets are, and those tell of every renewal.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use stateward_api::etcd_cluster::{CertManagerTls, IssuerRef, Tls};
+use stateward_api::{EtcdCluster, names};
+use stateward_plan::etcd::Secrets;
+use stateward_plan::etcd::manifests::owner;
+
+use super::hand_out::Refused;
+use super::{ROLES, Role, sign};
+use crate::Shared;
+use crate::caches::Key;
+use crate::observe::is_owned;
+
+/// How often cert-manager is asked again while it is waited for, and when all is well.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+const ASK_SELDOM: Duration = Duration::from_secs(6 * 3600);
+
+/// What cert-manager was asked for by this process, and when.
+#[derive(Default)]
+pub(crate) struct Requests(Mutex<HashMap<Key, (Value, Instant)>>);
+
+impl Requests {
+    fn is_recent(&self, key: &Key, wishes: &Value, within: Duration) -> bool {
+        let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        requests
+            .get(key)
+            .is_some_and(|(asked, at)| asked == wishes && at.elapsed() < within)
+    }
+
+    fn note(&self, key: &Key, wishes: Value) {
+        let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.insert(key.clone(), (wishes, Instant::now()));
+    }
+}
+
+/// The Certificate of a role, and the Secret that cert-manager writes for it.
+pub(super) fn source_secret(cluster: &EtcdCluster, role: Role) -> String {
+    let what = match role {
+        Role::Peer => "peer",
+        Role::Server => "server",
+        Role::Client => "client",
+    };
+    format!("{}-{what}-cert", cluster.name())
+}
+
+/// What is wanted of cert-manager, by role.
+fn wishes(cluster: &EtcdCluster, tls: &CertManagerTls) -> Value {
+    ROLES
+        .into_iter()
+        .map(|role| (source_secret(cluster, role), wish(cluster, tls, role)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+fn wish(cluster: &EtcdCluster, tls: &CertManagerTls, role: Role) -> Value {
+    let further = tls.dns_names.iter().chain(&tls.ip_addresses).cloned();
+    let (addresses, hosts): (Vec<String>, Vec<String>) = sign::names_of(cluster, role, further)
+        .into_iter()
+        .partition(|name| name.parse::<IpAddr>().is_ok());
+    let issuer = match (role, &tls.peer_issuer_ref) {
+        (Role::Peer, Some(peers)) => peers,
+        _ => &tls.issuer_ref,
+    };
+    let mut usages = vec!["digital signature", "client auth"];
+    let mut spec = json!({
+        "secretName": source_secret(cluster, role),
+        "issuerRef": issuer_ref(issuer),
+        "privateKey": {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always"},
+        "secretTemplate": {"labels": names::cluster_labels(cluster.name())},
+    });
+    match role {
+        Role::Client => spec["commonName"] = json!(hosts.first()),
+        Role::Peer | Role::Server => {
+            usages.push("server auth");
+            spec["dnsNames"] = json!(hosts);
+            if !addresses.is_empty() {
+                spec["ipAddresses"] = json!(addresses);
+            }
+        }
+    }
+    spec["usages"] = json!(usages);
+    for (field, value) in [("duration", &tls.duration), ("renewBefore", &tls.renew_before)] {
+        if let Some(value) = value {
+            spec[field] = json!(value);
+        }
+    }
+    spec
+}
+
+fn issuer_ref(issuer: &IssuerRef) -> Value {
+    json!({
+        "name": issuer.name,
+        "kind": issuer.kind.as_deref().unwrap_or("Issuer"),
+        "group": issuer.group.as_deref().unwrap_or("cert-manager.io"),
+    })
+}
+
+fn api(shared: &Shared, key: &Key) -> (Api<DynamicObject>, ApiResource) {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate"));
+    (Api::namespaced_with(shared.client.clone(), &key.namespace, &kind), kind)
+}
+
+/// Whether cert-manager is to be asked although nothing is waited for: after a restart of the operator and now and then,
+/// since somebody may have changed or deleted a Certificate.
+pub(super) fn must_ask(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> bool {
+    match cluster.tls() {
+        Tls::CertManager(tls) => !shared.requests.is_recent(key, &wishes(cluster, tls), ASK_SELDOM),
+        _ => false,
+    }
+}
+
+/// What is waited for, in words, with cert-manager's own where it has some.
+pub(super) async fn awaited(shared: &Shared, key: &Key, cluster: &EtcdCluster, role: Role) -> kube::Result<Secrets> {
+    let Tls::CertManager(tls) = cluster.tls() else {
+        return Ok(Secrets::Good);
+    };
+    let name = source_secret(cluster, role);
+    let ask = !shared.requests.is_recent(key, &wishes(cluster, tls), ASK_AGAIN);
+    let said = match api(shared, key).0.get_opt(&name).await? {
+        Some(certificate) => ready_message(&certificate),
+        None => None,
+    };
+    let said = said.map_or(String::new(), |said| format!("; it says: {said}"));
+    Ok(Secrets::Awaited {
+        what: format!("waiting for cert-manager to write the Secret {name} with tls.crt, tls.key and ca.crt{said}"),
+        ask,
+    })
+}
+
+fn ready_message(certificate: &DynamicObject) -> Option<String> {
+    let conditions = certificate.data["status"]["conditions"].as_array()?;
+    let ready = conditions.iter().find(|condition| condition["type"] == "Ready")?;
+    ready["message"].as_str().map(str::to_owned)
+}
+
+/// Makes the Certificates what the spec says.
+pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Result<(), Refused> {
+    let Tls::CertManager(tls) = cluster.tls() else {
+        return Ok(());
+    };
+    let wishes = wishes(cluster, tls);
+    let (certificates, kind) = api(shared, key);
+    let params = PostParams {
+        field_manager: Some(names::MANAGER.into()),
+        ..PostParams::default()
+    };
+    for role in ROLES {
+        let name = source_secret(cluster, role);
+        let spec = &wishes[&name];
+        match certificates.get_opt(&name).await? {
+            None => {
+                let mut wanted = DynamicObject::new(&name, &kind).data(json!({ "spec": spec }));
+                wanted.metadata.labels = Some(names::cluster_labels(cluster.name()));
+                wanted.metadata.owner_references = Some(vec![owner(cluster)]);
+                match certificates.create(&params, &wanted).await {
+                    Err(kube::Error::Api(status)) if status.code == 404 => {
+                        return Err(Refused::Words(
+                            "cert-manager is not installed, as this Kubernetes does not know its Certificates: \
+                             install it, or set TLS.auto instead of TLS.certManager"
+                                .into(),
+                        ));
+                    }
+                    other => drop(other?),
+                }
+            }
+            Some(there) if !is_owned(&there.metadata, cluster.metadata.uid.as_deref().unwrap_or_default()) => {
+                return Err(Refused::Words(format!(
+                    "the Certificate {} exists and belongs to somebody else: delete it, or choose another name for the cluster",
+                    there.name_any()
+                )));
+            }
+            Some(mut there) if !is_as_wished(&there.data["spec"], spec) => {
+                there.data["spec"] = spec.clone();
+                certificates.replace(&name, &params, &there).await?;
+            }
+            Some(_) => {}
+        }
+    }
+    shared.requests.note(key, wishes);
+    Ok(())
+}
+
+fn is_as_wished(there: &Value, wished: &Value) -> bool {
+    let removed = |field| there.get(field).is_some() && wished.get(field).is_none();
+    contains(there, wished) && !["duration", "renewBefore", "ipAddresses"].into_iter().any(removed)
+}
+
+/// Everything that is wished is there; what the API added by itself does not matter.
+fn contains(there: &Value, wished: &Value) -> bool {
+    match (there, wished) {
+        (Value::Object(there), Value::Object(wished)) => wished
+            .iter()
+            .all(|(key, wished)| there.get(key).is_some_and(|there| contains(there, wished))),
+        _ => there == wished,
+    }
+}

@@ -1,0 +1,425 @@
+//! What is carried out on the Secrets that members mount. Everything is read afresh here, past all caches, and written with
+//! the version it was read at: two operators cannot undo each other's step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{ListParams, PostParams};
+use kube::core::PartialObjectMetaExt;
+use kube::{Api, Resource};
+use stateward_api::etcd_cluster::Tls;
+use stateward_api::{EtcdCluster, names};
+use stateward_plan::etcd::manifests::{TrustFiles, tls_secrets};
+use stateward_plan::etcd::{Authority, World, facts};
+
+use super::pem::{Bundle, bundle, file};
+use super::{
+    Annotations, Content, Handed, ISSUED_BY, Origin, ROLES, ROTATED_AT, Role, authority_secret, cert_manager,
+    is_due_now, sign,
+};
+use crate::Shared;
+use crate::caches::Key;
+use crate::observe::is_owned;
+
+/// Why it was not done.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    /// What the decision rests on has changed.
+    #[error("{0}")]
+    Guard(String),
+    /// Something is missing or wrong, with what to do.
+    #[error("{0}")]
+    Words(String),
+    /// Kubernetes refused or did not answer.
+    #[error(transparent)]
+    Kubernetes(#[from] kube::Error),
+}
+
+/// A Secret that members mount, as it is now.
+struct Mounted {
+    role: Role,
+    name: String,
+    there: Option<Secret>,
+}
+
+impl Mounted {
+    fn handed(&self) -> Option<Handed> {
+        let secret = self.there.as_ref()?;
+        let empty = Content::new();
+        let content = secret.data.as_ref().unwrap_or(&empty);
+        Some(Handed::of(self.role, content, secret.metadata.annotations.as_ref()))
+    }
+}
+
+async fn mounted(api: &Api<Secret>, cluster: &EtcdCluster) -> kube::Result<Vec<Mounted>> {
+    let names = tls_secrets(cluster);
+    let mut all = Vec::new();
+    for role in ROLES {
+        if let Some(name) = role.secret(&names) {
+            let there = api.get_opt(&name).await?;
+            all.push(Mounted { role, name, there });
+        }
+    }
+    Ok(all)
+}
+
+async fn origin(api: &Api<Secret>, cluster: &EtcdCluster, role: Role) -> Result<Option<Origin>, Refused> {
+    let Some(name) = authority_secret(cluster) else {
+        let name = cert_manager::source_secret(cluster, role);
+        let secret = api.get_opt(&name).await?;
+        if let Some(secret) = &secret {
+            own(api, cluster, secret).await?;
+        }
+        return Ok(secret.and_then(|secret| Origin::written(&secret.data.unwrap_or_default())));
+    };
+    let Some(secret) = api.get_opt(&name).await? else {
+        return Ok(None);
+    };
+    let signing = Origin::signing(&secret.data.unwrap_or_default());
+    match signing {
+        Some(origin) => Ok(Some(origin)),
+        None => Err(Refused::Words(format!(
+            "the Secret {name} with the certificate authority lacks tls.crt or tls.key"
+        ))),
+    }
+}
+
+/// What cert-manager wrote for a cluster goes with it: by itself cert-manager leaves its Secrets behind.
+async fn own(api: &Api<Secret>, cluster: &EtcdCluster, secret: &Secret) -> kube::Result<()> {
+    if secret.metadata.owner_references.iter().flatten().next().is_some() {
+        return Ok(());
+    }
+    let mut owned = secret.clone();
+    owned.metadata.owner_references = cluster.controller_owner_ref(&()).map(|owner| vec![owner]);
+    let name = owned.metadata.name.clone().unwrap_or_default();
+    api.replace(&name, &PostParams::default(), &owned).await.map(drop)
+}
+
+/// Makes what is missing, renews what is due; with `next`, hands out certificates of another authority.
+pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster, next: bool) -> Result<(), Refused> {
+    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let now = Timestamp::now();
+    if cert_manager::must_ask(shared, key, cluster) {
+        cert_manager::request(shared, key, cluster).await?;
+    }
+    let mounted = mounted(&api, cluster).await?;
+    let mut bundles: BTreeMap<&str, Bundle> = BTreeMap::new();
+    for one in &mounted {
+        let side = bundles.entry(one.role.side()).or_default();
+        side.extend(one.handed().map(|handed| handed.bundle).unwrap_or_default());
+    }
+    for one in &mounted {
+        let origin = match origin(&api, cluster, one.role).await? {
+            Some(origin) => origin,
+            None if sign::own_authority(cluster).is_some() && mounted.iter().all(|one| one.there.is_none()) => {
+                make_authority(shared, &api, cluster, None, now).await?
+            }
+            None if one.there.is_some() => continue,
+            None => return Err(Refused::Words(nothing_to_issue_from(cluster))),
+        };
+        let vouching = origin.bundle();
+        let names: BTreeSet<String> = vouching.keys().cloned().collect();
+        let handed = one.handed();
+        let another = handed.as_ref().is_some_and(|handed| handed.issued != names);
+        let needed = match &handed {
+            None => true,
+            Some(_) if another => next,
+            Some(handed) => {
+                let annotations = one
+                    .there
+                    .as_ref()
+                    .and_then(|secret| secret.metadata.annotations.as_ref());
+                is_due_now(cluster, one.role, &origin, annotations, handed, now)
+            }
+        };
+        if !needed {
+            continue;
+        }
+        if another {
+            let authorities = one.role.authorities(&names);
+            must_all_trust(shared, key, cluster, handed.as_ref(), one.role, &authorities).await?;
+        }
+        let mut trusted = bundles.get(one.role.side()).cloned().unwrap_or_default();
+        trusted.extend(vouching);
+        let (certificate, private, mut annotations) = match (&origin, cluster.tls()) {
+            (Origin::Sign { ca, key }, Tls::Auto(auto)) => {
+                let wanted = sign::wanted(cluster, auto, one.role);
+                let signed = sign::sign(&wanted, ca, key, now).map_err(|error| unfit(cluster, &error))?;
+                (
+                    signed.certificate.into_bytes(),
+                    signed.key.into_bytes(),
+                    signed.annotations,
+                )
+            }
+            (Origin::Copy { certificate, key, .. }, _) => (certificate.0.clone(), key.0.clone(), Annotations::new()),
+            (Origin::Sign { .. }, _) => continue,
+        };
+        annotations.insert(ISSUED_BY.to_owned(), names.into_iter().collect::<Vec<_>>().join(","));
+        let rotated = if another {
+            Some(now)
+        } else {
+            handed.and_then(|handed| handed.rotated)
+        };
+        annotations.extend(rotated.map(|at| (ROTATED_AT.to_owned(), at.to_string())));
+        let [certificate_key, private_key, ca_key] = one.role.keys();
+        let data = BTreeMap::from([
+            (certificate_key.to_owned(), ByteString(certificate)),
+            (private_key.to_owned(), ByteString(private)),
+            (ca_key.to_owned(), ByteString(file(&trusted).into_bytes())),
+        ]);
+        write(shared, &api, cluster, one, data, annotations).await?;
+        tracing::info!(cluster = %key, secret = one.name, "certificate handed out");
+    }
+    Ok(())
+}
+
+fn nothing_to_issue_from(cluster: &EtcdCluster) -> String {
+    match authority_secret(cluster) {
+        Some(name) => {
+            format!("the Secret {name} with the certificate authority is not there: create it with tls.crt and tls.key")
+        }
+        None => "cert-manager has not written all certificates yet".to_owned(),
+    }
+}
+
+fn unfit(cluster: &EtcdCluster, error: &rcgen::Error) -> Refused {
+    let name = authority_secret(cluster).unwrap_or_default();
+    Refused::Words(format!("certificates cannot be signed with the Secret {name}: {error}"))
+}
+
+/// The pods of a cluster, past all caches.
+async fn pods(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> kube::Result<Vec<Pod>> {
+    let api: Api<Pod> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let ours = ListParams::default().labels(&names::selector_text(&key.name));
+    let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
+    let pods = api.list(&ours).await?.items;
+    Ok(pods.into_iter().filter(|pod| is_owned(&pod.metadata, uid)).collect())
+}
+
+/// A certificate of another authority is refused while a pod does not trust it.
+async fn must_all_trust(
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+    handed: Option<&Handed>,
+    role: Role,
+    authorities: &BTreeSet<Authority>,
+) -> Result<(), Refused> {
+    let before = handed
+        .map(|handed| role.authorities(&handed.issued))
+        .unwrap_or_default();
+    for pod in pods(shared, key, cluster).await? {
+        let trusts = facts::pod(&pod).trusts.unwrap_or_else(|| before.clone());
+        if !authorities.is_subset(&trusts) {
+            let name = pod.metadata.name.unwrap_or_default();
+            return Err(Refused::Guard(format!("{name} does not trust the new authority yet")));
+        }
+    }
+    Ok(())
+}
+
+/// Lets the Secrets say who is trusted.
+pub(crate) async fn trust(
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+    world: &World,
+    authorities: &BTreeSet<Authority>,
+) -> Result<(), Refused> {
+    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let mounted = mounted(&api, cluster).await?;
+    let mut known: BTreeMap<Authority, String> = BTreeMap::new();
+    let mut drops = false;
+    for one in &mounted {
+        let Some(handed) = one.handed() else {
+            return Err(Refused::Guard(format!("the Secret {} is not there", one.name)));
+        };
+        if !one.role.authorities(&handed.issued).is_subset(authorities) {
+            return Err(Refused::Guard(format!(
+                "the certificate in the Secret {} is of an authority that would be dropped",
+                one.name
+            )));
+        }
+        drops |= !one.role.authorities(handed.bundle.keys()).is_subset(authorities);
+        let mut bundle = handed.bundle;
+        if let Some(origin) = origin(&api, cluster, one.role).await? {
+            bundle.extend(origin.bundle());
+        }
+        let side = one.role.side();
+        known.extend(bundle.into_iter().map(|(name, pem)| (format!("{side}/{name}"), pem)));
+    }
+    if drops {
+        // Only members that were looked at in this round may be there.
+        for pod in pods(shared, key, cluster).await? {
+            let pod_uid = pod.metadata.uid.as_deref();
+            if !world.pods.values().any(|seen| Some(seen.uid.0.as_str()) == pod_uid) {
+                let name = pod.metadata.name.unwrap_or_default();
+                return Err(Refused::Guard(format!("the pod {name} was not looked at")));
+            }
+        }
+    }
+    for one in &mounted {
+        let Some(there) = &one.there else { continue };
+        let prefix = format!("{}/", one.role.side());
+        let wanted = authorities.iter().filter_map(|name| {
+            let fingerprint = name.strip_prefix(&prefix)?;
+            Some((fingerprint.to_owned(), known.get(name)?.clone()))
+        });
+        let text = file(&wanted.collect());
+        let [.., ca_key] = one.role.keys();
+        let mut data = there.data.clone().unwrap_or_default();
+        if bundle(&data.get(ca_key).cloned().unwrap_or_default().0) == bundle(text.as_bytes()) {
+            continue;
+        }
+        data.insert(ca_key.to_owned(), ByteString(text.into_bytes()));
+        let mut annotations = there.metadata.annotations.clone().unwrap_or_default();
+        if let Some(handed) = one.handed() {
+            let issued = handed.issued.into_iter().collect::<Vec<_>>().join(",");
+            annotations.insert(ISSUED_BY.to_owned(), issued);
+        }
+        annotations.insert(ROTATED_AT.to_owned(), Timestamp::now().to_string());
+        write(shared, &api, cluster, one, data, annotations).await?;
+    }
+    Ok(())
+}
+
+/// A new authority in the place of our own; certificates stay as they are.
+pub(crate) async fn renew_authority(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Result<(), Refused> {
+    let Some(name) = sign::own_authority(cluster) else {
+        return Ok(());
+    };
+    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let now = Timestamp::now();
+    let there = api.get_opt(&name).await?;
+    if let Some(there) = &there {
+        let made = there.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        if !sign::must_renew_authority(cluster, there.metadata.annotations.as_ref(), made, now) {
+            shared
+                .caches
+                .secrets
+                .put(there.metadata.clone().into_response_partial());
+            return Ok(());
+        }
+    }
+    make_authority(shared, &api, cluster, there, now).await?;
+    tracing::info!(cluster = %key, "a new certificate authority was made");
+    Ok(())
+}
+
+async fn make_authority(
+    shared: &Shared,
+    api: &Api<Secret>,
+    cluster: &EtcdCluster,
+    there: Option<Secret>,
+    now: Timestamp,
+) -> Result<Origin, Refused> {
+    let made = sign::make_authority(cluster, now).map_err(|error| unfit(cluster, &error))?;
+    let text = |text: &String| ByteString(text.clone().into_bytes());
+    let data = BTreeMap::from([
+        ("tls.crt".to_owned(), text(&made.certificate)),
+        ("tls.key".to_owned(), text(&made.key)),
+        ("ca.crt".to_owned(), text(&made.certificate)),
+    ]);
+    let name = authority_secret(cluster).unwrap_or_default();
+    let mut secret = secret(cluster, &name, data, made.annotations);
+    secret.type_ = Some("kubernetes.io/tls".into());
+    let written = match there {
+        // Made once: whoever comes second takes the first's at the next look.
+        None => api.create(&PostParams::default(), &secret).await,
+        Some(there) => {
+            secret.metadata.resource_version = there.metadata.resource_version;
+            secret.type_ = there.type_;
+            api.replace(&name, &PostParams::default(), &secret).await
+        }
+    };
+    let written = written.map_err(conflict)?;
+    shared.caches.secrets.put(written.metadata.into_response_partial());
+    Ok(Origin::Sign {
+        ca: made.certificate,
+        key: made.key,
+    })
+}
+
+/// A pod is made to trust exactly what the Secrets say at that moment.
+pub(crate) async fn must_still_be_trusted(
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+    files: &TrustFiles,
+) -> Result<(), Refused> {
+    if files.peer.is_none() && files.client.is_none() {
+        return Ok(()); // The user's own Secrets: the pod mounts whatever they hold.
+    }
+    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+    for one in mounted(&api, cluster).await? {
+        let Some(handed) = one.handed() else { continue };
+        let now = one.role.authorities(handed.bundle.keys());
+        let prefix = format!("{}/", one.role.side());
+        let mut planned = files.authorities.iter().filter(|name| name.starts_with(&prefix));
+        if one.role != Role::Client && !planned.all(|name| now.contains(name)) {
+            return Err(Refused::Guard(format!(
+                "the Secret {} names other authorities now",
+                one.name
+            )));
+        }
+        let complete = now.iter().all(|name| files.authorities.contains(name));
+        if one.role == Role::Peer && !complete {
+            return Err(Refused::Guard(format!(
+                "the Secret {} names more authorities now",
+                one.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+async fn write(
+    shared: &Shared,
+    api: &Api<Secret>,
+    cluster: &EtcdCluster,
+    one: &Mounted,
+    data: Content,
+    annotations: Annotations,
+) -> Result<(), Refused> {
+    let mut secret = secret(cluster, &one.name, data, annotations);
+    let written = match &one.there {
+        None => api.create(&PostParams::default(), &secret).await,
+        Some(there) => {
+            secret
+                .metadata
+                .resource_version
+                .clone_from(&there.metadata.resource_version);
+            secret.type_.clone_from(&there.type_);
+            api.replace(&one.name, &PostParams::default(), &secret).await
+        }
+    };
+    let written = written.map_err(conflict)?;
+    shared.caches.secrets.put(written.metadata.into_response_partial());
+    Ok(())
+}
+
+/// Somebody was faster: the next round sees what they wrote.
+fn conflict(error: kube::Error) -> Refused {
+    match error {
+        kube::Error::Api(status) if status.code == 409 => Refused::Guard(status.message),
+        error => Refused::Kubernetes(error),
+    }
+}
+
+fn secret(cluster: &EtcdCluster, name: &str, data: Content, annotations: Annotations) -> Secret {
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: cluster.metadata.namespace.clone(),
+            labels: Some(names::cluster_labels(cluster.name())),
+            annotations: (!annotations.is_empty()).then_some(annotations),
+            owner_references: cluster.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        data: Some(data),
+        ..Secret::default()
+    }
+}

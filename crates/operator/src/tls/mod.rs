@@ -1,0 +1,390 @@
+//! The certificates of a cluster: which Secrets hold them, whom they tell to trust, and what is to be done about it.
+//!
+//! With `TLS.auto` and `TLS.certManager` members mount three Secrets that only Stateward writes, with the key names of the
+//! old operator: what it signed itself, or a copy of what cert-manager wrote. So it is Stateward who decides when a
+//! certificate of another authority reaches members and clients: not before all of them trust it (the plan's `secure.rs`).
+//! With `TLS.static` they are the user's.
+
+mod cert_manager;
+mod hand_out;
+mod pem;
+mod sign;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use stateward_api::EtcdCluster;
+use stateward_api::etcd_cluster::Tls;
+use stateward_etcd::shown_certificate;
+use stateward_plan::etcd::manifests::{TlsSecrets, TrustFiles, fingerprint, tls_secrets};
+use stateward_plan::etcd::{Authority, Secrets, TlsStage, Trust, World};
+
+pub(crate) use cert_manager::{Requests, request};
+pub(crate) use hand_out::{Refused, issue, must_still_be_trusted, renew_authority, trust};
+use pem::{Bundle, bundle, certificate_name, file};
+
+use crate::Shared;
+use crate::caches::Key;
+use crate::secrets::SecretReader;
+
+/// Annotation: the authorities that vouch for the certificate in this Secret.
+const ISSUED_BY: &str = "stateward.dev/issued-by";
+/// Annotation: when this Secret last changed whom to trust, or who vouches.
+const ROTATED_AT: &str = "stateward.dev/authority-changed-at";
+/// Annotation of a person on an EtcdCluster: another value asks for another certificate authority. On the Secret of the
+/// authority: the value that was followed.
+const ROTATE: &str = "stateward.dev/rotate-ca";
+/// For how long clients are left to read what is new, where the spec says nothing.
+const OVERLAP_SECONDS: i64 = 120;
+
+/// What a certificate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Peer,
+    Server,
+    Client,
+}
+
+const ROLES: [Role; 3] = [Role::Peer, Role::Server, Role::Client];
+
+impl Role {
+    /// File names of certificate, key and CA.
+    fn keys(self) -> [&'static str; 3] {
+        match self {
+            Self::Peer => ["peer.crt", "peer.key", "peer-ca.crt"],
+            Self::Server => ["server.crt", "server.key", "server-ca.crt"],
+            Self::Client => ["etcd-client.crt", "etcd-client.key", "etcd-client-ca.crt"],
+        }
+    }
+
+    /// The traffic that it is for, as authorities are named.
+    fn side(self) -> &'static str {
+        match self {
+            Self::Peer => "peer",
+            Self::Server | Self::Client => "client",
+        }
+    }
+
+    fn secret(self, names: &TlsSecrets) -> Option<String> {
+        match self {
+            Self::Peer => names.peer.clone(),
+            Self::Server => names.server.clone(),
+            Self::Client => names.client.clone(),
+        }
+    }
+
+    fn authorities<'a>(self, names: impl IntoIterator<Item = &'a String>) -> BTreeSet<Authority> {
+        let side = self.side();
+        names.into_iter().map(|name| format!("{side}/{name}")).collect()
+    }
+}
+
+type Content = BTreeMap<String, ByteString>;
+type Annotations = BTreeMap<String, String>;
+
+/// What a Secret that members mount holds.
+struct Handed {
+    bundle: Bundle,
+    issued: BTreeSet<String>,
+    certificate: Option<String>,
+    rotated: Option<Timestamp>,
+}
+
+impl Handed {
+    fn of(role: Role, content: &Content, annotations: Option<&Annotations>) -> Self {
+        let [certificate, _, ca] = role.keys();
+        let get = |key: &str| content.get(key).map_or(&[][..], |value| value.0.as_slice());
+        let annotation = |name: &str| annotations.and_then(|all| all.get(name));
+        let bundle = bundle(get(ca));
+        Self {
+            issued: match annotation(ISSUED_BY) {
+                Some(names) => names.split(',').map(str::to_owned).collect(),
+                // Secrets of earlier versions know one authority only.
+                None => bundle.keys().cloned().collect(),
+            },
+            certificate: certificate_name(get(certificate)),
+            rotated: annotation(ROTATED_AT).and_then(|time| time.parse().ok()),
+            bundle,
+        }
+    }
+}
+
+/// Where the next certificate of a role comes from.
+enum Origin {
+    /// It is signed by this authority.
+    Sign { ca: String, key: String },
+    /// cert-manager wrote it.
+    Copy {
+        certificate: ByteString,
+        key: ByteString,
+        ca: ByteString,
+    },
+}
+
+impl Origin {
+    fn bundle(&self) -> Bundle {
+        match self {
+            Self::Sign { ca, .. } => bundle(ca.as_bytes()),
+            Self::Copy { ca, .. } => bundle(&ca.0),
+        }
+    }
+
+    /// From the Secret of an authority.
+    fn signing(content: &Content) -> Option<Self> {
+        let text = |key: &str| Some(String::from_utf8_lossy(&content.get(key)?.0).into_owned());
+        Some(Self::Sign {
+            ca: text("tls.crt")?,
+            key: text("tls.key")?,
+        })
+    }
+
+    /// From a Secret of cert-manager.
+    fn written(content: &Content) -> Option<Self> {
+        let get = |key: &str| content.get(key).filter(|value| !value.0.is_empty()).cloned();
+        Some(Self::Copy {
+            certificate: get("tls.crt")?,
+            key: get("tls.key")?,
+            ca: get("ca.crt")?,
+        })
+    }
+}
+
+/// The Secret with the authority of `TLS.auto`.
+fn authority_secret(cluster: &EtcdCluster) -> Option<String> {
+    match cluster.tls() {
+        Tls::Auto(auto) => Some(
+            auto.ca_secret
+                .clone()
+                .unwrap_or_else(|| format!("{}-ca-tls", cluster.name())),
+        ),
+        _ => None,
+    }
+}
+
+/// What was found out in a round.
+#[derive(Default)]
+pub(crate) struct Judged {
+    pub(crate) secrets: Secrets,
+    pub(crate) trust: Option<Trust>,
+    /// Whom a pod that is made in this round trusts.
+    pub(crate) files: Option<TrustFiles>,
+    /// The certificates of servers and peers that are in the Secrets now.
+    server: Option<String>,
+    peer: Option<String>,
+}
+
+/// Looks at everything that the spec's TLS needs.
+pub(crate) async fn judge(
+    reader: &mut SecretReader,
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+) -> kube::Result<Judged> {
+    match cluster.tls() {
+        Tls::Off => Ok(Judged::default()),
+        Tls::Static(_) => judge_static(reader, shared, key, cluster).await,
+        Tls::Auto(_) | Tls::CertManager(_) => judge_managed(reader, shared, key, cluster).await,
+    }
+}
+
+async fn judge_static(
+    reader: &mut SecretReader,
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+) -> kube::Result<Judged> {
+    let names = tls_secrets(cluster);
+    let mut bundle = BTreeSet::new();
+    for role in ROLES {
+        let Some(name) = role.secret(&names) else { continue };
+        let keys = role.keys();
+        let missing = |what| Judged {
+            secrets: Secrets::Missing(what),
+            ..Judged::default()
+        };
+        let Some(found) = reader.find(shared, key, &name).await? else {
+            let what = format!(
+                "the Secret {name} is not there: create it with the keys {}",
+                keys.join(", ")
+            );
+            return Ok(missing(what));
+        };
+        if let Some(lacking) = keys.iter().find(|key| !found.content.contains_key(**key)) {
+            return Ok(missing(format!(
+                "the Secret {name} lacks the key {lacking}: it needs {}",
+                keys.join(", ")
+            )));
+        }
+        if role != Role::Client {
+            bundle.extend(role.authorities(Handed::of(role, &found.content, None).bundle.keys()));
+        }
+    }
+    Ok(Judged {
+        files: Some(TrustFiles {
+            authorities: bundle.clone(),
+            ..TrustFiles::default()
+        }),
+        trust: Some(Trust {
+            issued: bundle.clone(),
+            wanted: bundle.clone(),
+            bundle,
+            ..Trust::default()
+        }),
+        ..Judged::default()
+    })
+}
+
+async fn judge_managed(
+    reader: &mut SecretReader,
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+) -> kube::Result<Judged> {
+    let names = tls_secrets(cluster);
+    let now = Timestamp::now();
+    let mut trust = Trust {
+        managed: true,
+        ..Trust::default()
+    };
+    let overlap = Duration::from_secs(u64::try_from(overlap_seconds(cluster)).unwrap_or(0));
+    let (mut due, mut absent, mut awaited) = (false, false, None);
+    let mut handed: BTreeMap<&str, Handed> = BTreeMap::new();
+    for role in ROLES {
+        let Some(name) = role.secret(&names) else { continue };
+        let origin = origin(reader, shared, key, cluster, role).await?;
+        let sources: Option<BTreeSet<String>> = origin.as_ref().map(|origin| origin.bundle().into_keys().collect());
+        let Some(found) = reader.find(shared, key, &name).await? else {
+            (due, absent) = (true, true);
+            if origin.is_none() && matches!(cluster.tls(), Tls::CertManager(_)) {
+                awaited = awaited.or(Some(role));
+            }
+            continue;
+        };
+        let one = Handed::of(role, &found.content, found.annotations.as_ref());
+        trust
+            .wanted
+            .extend(role.authorities(sources.as_ref().unwrap_or(&one.issued)));
+        trust.issued.extend(role.authorities(&one.issued));
+        if let Some(at) = one.rotated {
+            let since = Duration::try_from(now.duration_since(at)).unwrap_or_default();
+            trust.overlap_left = trust.overlap_left.max(overlap.saturating_sub(since));
+        }
+        // A certificate of another authority is not handed out before everybody trusts it.
+        let same = sources.as_ref() == Some(&one.issued);
+        let annotations = found.annotations.as_ref();
+        due |= same && origin.is_some_and(|origin| is_due_now(cluster, role, &origin, annotations, &one, now));
+        handed.insert(role.keys()[0], one);
+    }
+    let of = |role: Role| handed.get(role.keys()[0]);
+    let judged = if let Some(role) = awaited {
+        Judged {
+            secrets: cert_manager::awaited(shared, key, cluster, role).await?,
+            ..Judged::default()
+        }
+    } else if let (Some(peer), Some(server), Some(client)) = (of(Role::Peer), of(Role::Server), of(Role::Client)) {
+        let shared_by = |one: &Bundle, other: &Bundle| -> Bundle {
+            let both = one.iter().filter(|(name, _)| other.contains_key(*name));
+            both.map(|(name, pem)| (name.clone(), pem.clone())).collect()
+        };
+        let clients = shared_by(&server.bundle, &client.bundle);
+        trust.uneven = !server.bundle.keys().eq(client.bundle.keys());
+        trust.bundle = Role::Peer.authorities(peer.bundle.keys());
+        trust.bundle.extend(Role::Server.authorities(clients.keys()));
+        trust.renew = sign::authority_is_due(shared, key, cluster, now);
+        let files = TrustFiles {
+            authorities: trust.bundle.clone(),
+            peer: Some(file(&peer.bundle)),
+            client: Some(file(&clients)),
+        };
+        Judged {
+            secrets: if due || cert_manager::must_ask(shared, key, cluster) {
+                Secrets::Due { first: absent }
+            } else {
+                Secrets::Good
+            },
+            trust: Some(trust),
+            files: Some(files),
+            server: server.certificate.clone(),
+            peer: peer.certificate.clone(),
+        }
+    } else {
+        Judged {
+            secrets: Secrets::Due { first: true },
+            ..Judged::default()
+        }
+    };
+    Ok(judged)
+}
+
+/// Where the certificate of a role comes from, as the caches have it.
+async fn origin(
+    reader: &mut SecretReader,
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+    role: Role,
+) -> kube::Result<Option<Origin>> {
+    let name = match authority_secret(cluster) {
+        Some(name) => name,
+        None => cert_manager::source_secret(cluster, role),
+    };
+    let found = reader.find(shared, key, &name).await?;
+    Ok(found.and_then(|found| match cluster.tls() {
+        Tls::Auto(_) => Origin::signing(&found.content),
+        _ => Origin::written(&found.content),
+    }))
+}
+
+/// Whether a certificate that is there is to be handed out anew, by the same authority.
+fn is_due_now(
+    cluster: &EtcdCluster,
+    role: Role,
+    origin: &Origin,
+    annotations: Option<&Annotations>,
+    handed: &Handed,
+    now: Timestamp,
+) -> bool {
+    match (cluster.tls(), origin) {
+        (Tls::Auto(auto), _) => sign::is_due(&sign::wanted(cluster, auto, role), annotations, now),
+        (_, Origin::Copy { certificate, .. }) => certificate_name(&certificate.0) != handed.certificate,
+        _ => false,
+    }
+}
+
+fn overlap_seconds(cluster: &EtcdCluster) -> i64 {
+    let given = match cluster.tls() {
+        Tls::Auto(auto) => auto.overlap_seconds,
+        Tls::CertManager(certificates) => certificates.overlap_seconds,
+        Tls::Off | Tls::Static(_) => None,
+    };
+    given.unwrap_or(OVERLAP_SECONDS).max(0)
+}
+
+impl Judged {
+    /// Whether members show the certificates that the Secrets have now. They are asked only before an authority is
+    /// dropped: whoever still showed one of its certificates could not be verified any more.
+    pub(crate) async fn look_at_members(&self, world: &World) -> bool {
+        let pending = self
+            .trust
+            .as_ref()
+            .is_some_and(|trust| trust.managed && trust.issued == trust.wanted && trust.bundle != trust.wanted);
+        if !pending {
+            return false;
+        }
+        let looks = world.pods.values().map(async |pod| {
+            let Some(address) = pod.address.as_ref().and_then(|ip| ip.parse::<IpAddr>().ok()) else {
+                return false;
+            };
+            let shows = async |port: u16, certificate: &Option<String>| {
+                let seen = shown_certificate(SocketAddr::new(address, port), Duration::from_secs(1)).await;
+                seen.is_some_and(|seen| Some(fingerprint(&seen)) == *certificate)
+            };
+            pod.running && shows(2379, &self.server).await && (pod.tls != TlsStage::On || shows(2380, &self.peer).await)
+        });
+        join_all(looks).await.into_iter().all(|good| good)
+    }
+}

@@ -1,0 +1,197 @@
+//! Certificates and whom members trust: Secrets that say it, kubelets that bring new certificates late, and etcd, which
+//! reads certificates anew at every handshake and the trusted authorities only when it starts.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use stateward_plan::etcd::{Authority, Trust, World};
+
+use crate::kube::Cluster;
+use crate::queue::{Event, Id, Ms};
+use crate::rules::name;
+use crate::sim::Sim;
+
+/// For how long clients are left to read what is new.
+const OVERLAP: Ms = 5000;
+/// A kubelet that is asked for a new pod may have what the Secret said so long ago.
+const KUBELET_LAG: Ms = 3000;
+
+/// What the Secrets of a cluster say.
+#[derive(Clone, Default)]
+pub(crate) struct Secrets {
+    pub(crate) bundle: BTreeSet<Authority>,
+    issued: BTreeSet<Authority>,
+    wanted: BTreeSet<Authority>,
+    renew: bool,
+    changed: Ms,
+    /// The certificates before, and until when a kubelet may still have them.
+    before: (BTreeSet<Authority>, Ms),
+    made: u32,
+}
+
+impl Secrets {
+    pub(crate) fn new() -> Self {
+        let mut secrets = Self::default();
+        secrets.make_authority();
+        secrets.bundle.clone_from(&secrets.wanted);
+        secrets.issued.clone_from(&secrets.wanted);
+        secrets
+    }
+
+    fn make_authority(&mut self) {
+        self.made += 1;
+        self.wanted = BTreeSet::from([format!("peer/{}", self.made)]);
+        self.renew = false;
+    }
+}
+
+impl Sim<'_> {
+    /// Some clusters have TLS, and some of their users ask for another authority once or twice.
+    pub(crate) fn begin_trust(&mut self) {
+        self.kube.now.secrets = None;
+        if !self.trust_dice.per_mille(600) {
+            return;
+        }
+        self.kube.now.secrets = Some(Rc::new(Secrets::new()));
+        if self.profile.edits {
+            for _ in 0..self.trust_dice.between(0, 2) {
+                let at = self.now + self.trust_dice.between(1, 120_000);
+                self.queue.at(at, Event::Rotate);
+            }
+        }
+    }
+
+    /// The user asks for another authority.
+    pub(crate) fn ask_for_another_authority(&mut self) {
+        if self.calm {
+            return;
+        }
+        if let Some(secrets) = self.kube.secrets_mut() {
+            secrets.renew = true;
+            self.tell(|| "user: asks for another certificate authority".into());
+        }
+    }
+
+    /// What an operator sees of it: the Secrets through its cache, the members' certificates by asking them.
+    pub(crate) fn observe_trust(&self, secrets: &Option<Rc<Secrets>>, world: &World, asked: &[Id]) -> Option<Trust> {
+        let secrets = secrets.as_ref()?;
+        let shows = |id: &Id| {
+            self.operator_reaches(*id)
+                && self
+                    .processes
+                    .get(id)
+                    .is_some_and(|process| process.shows == secrets.issued)
+        };
+        let left = (secrets.changed + OVERLAP).saturating_sub(self.now);
+        Some(Trust {
+            bundle: secrets.bundle.clone(),
+            issued: secrets.issued.clone(),
+            wanted: secrets.wanted.clone(),
+            managed: true,
+            uneven: false,
+            renew: secrets.renew,
+            seen: asked.len() == world.pods.len() && asked.iter().all(shows),
+            overlap_left: Duration::from_millis(if secrets.changed == 0 { 0 } else { left }),
+        })
+    }
+
+    pub(crate) fn renew_authority(&mut self) -> Result<(), String> {
+        let secrets = self.kube.secrets_mut().ok_or("there is no TLS")?;
+        if secrets.renew {
+            secrets.make_authority();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn trust_authorities(
+        &mut self,
+        cluster: &Cluster,
+        world: &World,
+        authorities: &BTreeSet<Authority>,
+    ) -> Result<(), String> {
+        let now = self.now;
+        let pods = self.kube.now.pods.values().filter(|pod| pod.owner == cluster.id);
+        let unseen = pods
+            .filter(|pod| world.pods.get(&pod.name).is_none_or(|seen| seen.uid != pod.shown.uid))
+            .count();
+        let guards = self.subject.guards;
+        let secrets = self.kube.secrets_mut().ok_or("there is no TLS")?;
+        let drops = !secrets.bundle.is_subset(authorities);
+        if guards && (!secrets.issued.is_subset(authorities) || (drops && unseen > 0)) {
+            return Err("refused: somebody still needs what is dropped".into());
+        }
+        secrets.bundle.clone_from(authorities);
+        secrets.changed = now;
+        Ok(())
+    }
+
+    pub(crate) fn issue_certificates(&mut self, cluster: &Cluster) -> Result<(), String> {
+        let now = self.now;
+        let Some(wanted) = self.kube.now.secrets.as_ref().map(|secrets| secrets.wanted.clone()) else {
+            return Ok(());
+        };
+        let trusts = |pod: &&Rc<crate::kube::PodObject>| {
+            pod.shown.trusts.as_ref().is_some_and(|trusts| wanted.is_subset(trusts))
+        };
+        let mut pods = self.kube.now.pods.values().filter(|pod| pod.owner == cluster.id);
+        if self.subject.guards && !pods.all(|pod| trusts(&pod)) {
+            return Err("refused: a pod does not trust the new authority".into());
+        }
+        if let Some(secrets) = self.kube.secrets_mut() {
+            secrets.before = (secrets.issued.clone(), now + KUBELET_LAG);
+            secrets.issued = wanted;
+            secrets.changed = now;
+        }
+        Ok(())
+    }
+
+    /// The certificates that a process finds when it starts.
+    pub(crate) fn certificates_at_start(&mut self) -> BTreeSet<Authority> {
+        let Some(secrets) = self.kube.now.secrets.clone() else {
+            return BTreeSet::new();
+        };
+        let (before, until) = &secrets.before;
+        if *until > self.now && self.trust_dice.per_mille(300) {
+            before.clone()
+        } else {
+            secrets.issued.clone()
+        }
+    }
+
+    /// Kubelets bring new certificates by and by; and no member may meet a peer that it cannot verify.
+    pub(crate) fn bring_certificates(&mut self) {
+        let Some(secrets) = self.kube.now.secrets.clone() else {
+            return;
+        };
+        let owner = self.ledger.owner;
+        let late: Vec<Id> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| process.owner == owner && process.shows != secrets.issued)
+            .filter(|(_, process)| self.nodes[process.node].obeys())
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            if (self.calm || self.trust_dice.per_mille(150))
+                && let Some(process) = self.processes.get_mut(&id)
+            {
+                process.shows.clone_from(&secrets.issued);
+            }
+        }
+        let is_ours =
+            |process: &&crate::sim::Process| process.owner == owner && !process.orphan && !process.trusts.is_empty();
+        let ours = || self.processes.values().filter(is_ours);
+        let strangers = ours().flat_map(|one| ours().map(move |other| (one, other)));
+        let stranger = strangers
+            .filter(|(one, other)| one.name != other.name)
+            .find(|(one, other)| other.shows.is_disjoint(&one.trusts));
+        if let Some((one, other)) = stranger {
+            let what = format!(
+                "{} trusts {:?} and {} shows a certificate of {:?}",
+                one.name, one.trusts, other.name, other.shows
+            );
+            self.break_rule(name::TRUST, what);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Certificates as a person makes them for `TLS.static`: an authority, and three certificates with the old operator's names.
+
+use anyhow::Result;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use serde_json::{Value, json};
+
+/// A certificate authority.
+pub(crate) struct Authority {
+    /// Its certificate.
+    pub(crate) pem: String,
+    /// Its key.
+    pub(crate) key: String,
+}
+
+impl Authority {
+    /// A new one.
+    pub(crate) fn new(name: &str) -> Result<Self> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, name);
+        Ok(Self {
+            pem: params.self_signed(&key)?.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+
+    /// A certificate of it and its key.
+    fn sign(&self, names: Vec<String>, server: bool) -> Result<(String, String)> {
+        let issuer = Issuer::from_ca_cert_pem(&self.pem, KeyPair::from_pem(&self.key)?)?;
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(names)?;
+        params.distinguished_name.push(DnType::CommonName, "e2e");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        if server {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        Ok((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
+    }
+
+    /// The three Secrets of a cluster, with new certificates of this authority, that tell to trust these.
+    pub(crate) fn secrets(&self, cluster: &str, namespace: &str, trusted: &[&Authority]) -> Result<[Value; 3]> {
+        let ca: String = trusted.iter().map(|authority| authority.pem.as_str()).collect();
+        let members = format!("*.{cluster}.{namespace}.svc");
+        let peer = vec![members.clone(), format!("{members}.cluster.local")];
+        let server = vec![
+            members,
+            format!("{cluster}-client.{namespace}.svc"),
+            "localhost".to_owned(),
+        ];
+        let secret = |name: &str, file: &str, names: Vec<String>, server: bool| -> Result<Value> {
+            let (certificate, key) = self.sign(names, server)?;
+            Ok(json!({
+                "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
+                "stringData": {format!("{file}.crt"): certificate, format!("{file}.key"): key, format!("{file}-ca.crt"): ca},
+            }))
+        };
+        Ok([
+            secret("etcd-peer-tls", "peer", peer, true)?,
+            secret("etcd-server-tls", "server", server, true)?,
+            secret("etcd-client-tls", "etcd-client", vec!["client".to_owned()], false)?,
+        ])
+    }
+}

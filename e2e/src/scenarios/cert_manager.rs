@@ -1,0 +1,216 @@
+//! `TLS.certManager` with a real cert-manager.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use super::tls::{apply_secret, member_pods, secrets, with_fresh_certificates};
+use crate::cert_manager::{self, Controller};
+use crate::certificates::Authority;
+use crate::test::Test;
+use crate::wait::until;
+
+const CERTIFICATES: [&str; 3] = ["c-peer-cert", "c-server-cert", "c-client-cert"];
+
+fn objects(test: &Test, kind: &str) -> Api<DynamicObject> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", kind));
+    Api::namespaced_with(test.client.clone(), &test.namespace, &kind)
+}
+
+/// An issuer with an authority that the test knows.
+async fn issuer(test: &Test, authority: &Authority) -> Result<()> {
+    issue_from(test, authority).await?;
+    let object = json!({
+        "apiVersion": "cert-manager.io/v1", "kind": "Issuer", "metadata": {"name": "ours"},
+        "spec": {"ca": {"secretName": "issuer-ca"}},
+    });
+    let issuers = objects(test, "Issuer");
+    issuers
+        .create(&PostParams::default(), &serde_json::from_value(object)?)
+        .await
+        .context("cannot make an Issuer")?;
+    Ok(())
+}
+
+/// From now on the issuer signs with this authority.
+async fn issue_from(test: &Test, authority: &Authority) -> Result<()> {
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "issuer-ca"}, "type": "kubernetes.io/tls",
+        "stringData": {"tls.crt": authority.pem, "tls.key": authority.key},
+    });
+    apply_secret(test, &secret).await
+}
+
+/// Asks cert-manager for a new certificate now, as its own command line does.
+async fn renew(test: &Test, name: &str) -> Result<()> {
+    let certificates = objects(test, "Certificate");
+    let certificate = certificates.get(name).await?;
+    let mut conditions: Vec<Value> = serde_json::from_value(certificate.data["status"]["conditions"].clone())?;
+    conditions.retain(|condition| condition["type"] != "Issuing");
+    conditions.push(json!({
+        "type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "by the test",
+        "lastTransitionTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+    }));
+    let patch = json!({"status": {"conditions": conditions}});
+    certificates
+        .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
+}
+
+/// The certificates that members and clients have been given, by Secret.
+async fn handed_out(test: &Test) -> Result<BTreeMap<String, Vec<u8>>> {
+    let mut all = BTreeMap::new();
+    for (secret, key) in [
+        ("c-peer-tls", "peer.crt"),
+        ("c-server-tls", "server.crt"),
+        ("c-client-tls", "etcd-client.crt"),
+    ] {
+        let data = secrets(test).get(secret).await?.data.unwrap_or_default();
+        let certificate = data.get(key).with_context(|| format!("{secret} has no {key}"))?;
+        all.insert(secret.to_owned(), certificate.0.clone());
+    }
+    Ok(all)
+}
+
+async fn settled(test: &Test, controller: &mut Controller, seconds: u64) -> Result<()> {
+    let settled = test.settled("c", seconds).await;
+    controller.must_run()?;
+    settled
+        .map(drop)
+        .with_context(|| format!("cert-manager said: {}", controller.last_words()))
+}
+
+pub(crate) async fn tls_by_cert_manager(test: &Test) -> Result<String> {
+    // given no cert-manager at all
+    cert_manager::uninstall(test).await?;
+    let tls =
+        json!({"certManager": {"issuerRef": {"name": "ours"}, "dnsNames": ["etcd.example.com"], "overlapSeconds": 2}});
+    test.create("c", json!({"size": 3, "TLS": tls})).await?;
+    let words = test.condition("c", "Degraded", "CannotCarryOut", 60).await?;
+    ensure!(words.contains("cert-manager is not installed"), "it says: {words}");
+    // when there is one, but not its issuer
+    cert_manager::install(test).await?;
+    let mut controller = cert_manager::start(test)?;
+    until("words about the issuer", 120, async || {
+        let waiting = test.get("c").await?.status.unwrap_or_default().waiting;
+        ensure!(waiting.contains("c-peer-cert"), "it says: {waiting}");
+        Ok(Some(()))
+    })
+    .await
+    .with_context(|| controller.last_words())?;
+    ensure!(
+        test.pods_of("c").await?.is_empty(),
+        "a pod was made without certificates"
+    );
+    // and then the issuer
+    let authority = Authority::new("ours")?;
+    issuer(test, &authority).await?;
+    settled(test, &mut controller, 180).await?;
+    let writer = test.writer("c").await?;
+    let before = member_pods(test).await?;
+    let old = handed_out(test).await?;
+    // when certificates are renewed
+    with_fresh_certificates(test, &writer, async {
+        for name in CERTIFICATES {
+            renew(test, name).await?;
+        }
+        until("the renewed certificates to be handed out", 120, async || {
+            let now = handed_out(test).await?;
+            Ok(now
+                .iter()
+                .all(|(name, certificate)| old[name] != *certificate)
+                .then_some(()))
+        })
+        .await?;
+        writer.goes_on(100, 60).await
+    })
+    .await
+    .with_context(|| controller.last_words())?;
+    // then no pod was restarted for it, and what was made goes with the cluster
+    ensure!(member_pods(test).await? == before, "a renewal restarted a pod");
+    test.writer("c").await?.finish().await?;
+    let written = writer.finish().await?;
+    test.clusters().delete("c", &kube::api::DeleteParams::default()).await?;
+    until("the Certificates and their Secrets to go", 60, async || {
+        let certificates = objects(test, "Certificate").list(&ListParams::default()).await?.items;
+        let secrets: Vec<Secret> = secrets(test).list(&ListParams::default()).await?.items;
+        let left = secrets
+            .iter()
+            .filter(|secret| secret.name_any().starts_with("c-"))
+            .count();
+        ensure!(
+            certificates.is_empty() && left == 0,
+            "{} Certificates, {left} Secrets",
+            certificates.len()
+        );
+        Ok(Some(()))
+    })
+    .await?;
+    drop(controller);
+    cert_manager::uninstall(test).await?;
+    Ok(format!(
+        "{} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
+}
+
+pub(crate) async fn authority_of_the_issuer_rotated(test: &Test) -> Result<String> {
+    // given a cluster with certificates of an issuer
+    cert_manager::install(test).await?;
+    let mut controller = cert_manager::start(test)?;
+    issuer(test, &Authority::new("old")?).await?;
+    let tls = json!({"certManager": {"issuerRef": {"name": "ours"}, "overlapSeconds": 2}});
+    test.create("c", json!({"size": 3, "TLS": tls})).await?;
+    settled(test, &mut controller, 180).await?;
+    let writer = test.writer("c").await?;
+    let id = test.cluster_id("c").await?;
+    writer.measure_from_here();
+    // when the issuer gets another authority and all is issued anew, all at once
+    let authority = Authority::new("new")?;
+    with_fresh_certificates(test, &writer, async {
+        issue_from(test, &authority).await?;
+        for name in CERTIFICATES {
+            renew(test, name).await?;
+        }
+        until("the new authority alone to be trusted", 400, async || {
+            let cluster = test.get("c").await?;
+            let stage = cluster.status.unwrap_or_default().tls.unwrap_or_default().stage;
+            for (secret, key) in [("c-peer-tls", "peer-ca.crt"), ("c-client-tls", "etcd-client-ca.crt")] {
+                let data = secrets(test).get(secret).await?.data.unwrap_or_default();
+                let ca = String::from_utf8_lossy(&data[key].0).trim().replace("\r", "");
+                ensure!(
+                    ca == authority.pem.trim().replace("\r", ""),
+                    "{secret} still trusts another; stage {stage}"
+                );
+            }
+            ensure!(stage.is_empty(), "stage {stage}");
+            Ok(Some(()))
+        })
+        .await?;
+        test.settled("c", 180).await?;
+        writer.goes_on(100, 60).await
+    })
+    .await
+    .with_context(|| controller.last_words())?;
+    ensure!(test.cluster_id("c").await? == id, "it is another cluster");
+    let written = writer.finish().await?;
+    ensure!(
+        written.longest_gap.as_secs() < 5,
+        "clients waited {:?}",
+        written.longest_gap
+    );
+    drop(controller);
+    cert_manager::uninstall(test).await?;
+    Ok(format!(
+        "{} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
+}

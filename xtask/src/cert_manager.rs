@@ -1,0 +1,44 @@
+//! cert-manager for tests: its controller, built from the Go module proxy, and its definitions, which are in the same module.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::paths::Paths;
+use crate::shell::{cmd, output};
+use crate::{golang, pins};
+
+/// Builds what is missing; gives the folder with `controller` and `crds/`.
+pub(crate) fn build(paths: &Paths) -> Result<PathBuf> {
+    let pin = pins::cert_manager();
+    let folder = paths.cert_manager();
+    golang::build(paths, &pin, &folder)?;
+    let definitions = folder.join("crds");
+    if definitions.exists() {
+        return Ok(folder);
+    }
+    let pinned = format!("ground/go/{}-{}", pin.name, pin.version);
+    let mut list = cmd(
+        "go",
+        ["list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager"],
+    );
+    list.current_dir(paths.checkout.join(pinned)).env("GOWORK", "off");
+    let module = PathBuf::from(output(&mut list)?.trim()).join("deploy/crds");
+    let unfinished = folder.join("crds.unfinished");
+    std::fs::create_dir_all(&unfinished)?;
+    for entry in std::fs::read_dir(&module).context("cert-manager's definitions")? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            // They are templates of its chart, by their labels alone.
+            let text = std::fs::read_to_string(&path)?;
+            let lines: Vec<&str> = text.lines().filter(|line| !line.contains("{{")).collect();
+            let name = path.file_name().context("a file has a name")?;
+            std::fs::write(
+                unfinished.join(name),
+                lines.join("\n").replace("\n  labels:\nspec:", "\nspec:"),
+            )?;
+        }
+    }
+    std::fs::rename(unfinished, definitions)?;
+    Ok(folder)
+}
