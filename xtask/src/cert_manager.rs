@@ -19,7 +19,7 @@ pub(crate) fn build(paths: &Paths) -> Result<PathBuf> {
     }
     let pinned = format!("ground/go/{}-{}", pin.name, pin.version);
     let mut list = cmd(
-        "go",
+        golang::find(paths)?,
         ["list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager"],
     );
     list.current_dir(paths.checkout.join(pinned)).env("GOWORK", "off");

@@ -97,7 +97,7 @@ fn with_progress(command: &mut Command, label: &str) -> Result<()> {
 }
 
 /// A Go that can fetch other versions of itself (1.21 or later).
-fn find(paths: &Paths) -> Result<PathBuf> {
+pub(crate) fn find(paths: &Paths) -> Result<PathBuf> {
     let version = output(cmd("go", ["env", "GOVERSION"]).env("GOTOOLCHAIN", "local")).unwrap_or_default();
     let minor = version
         .trim()

@@ -110,9 +110,9 @@ scenarios! {
     tls::tls_static 600;
     tls::tls_static_authority_changed_by_the_user 900;
     tls::tls_authority_rotated 600;
-    tls::tls_authority_rotated_while_the_operator_dies 900;
-    cert_manager::tls_by_cert_manager [CertManager] 600;
-    cert_manager::authority_of_the_issuer_rotated [CertManager] 900;
+    tls::tls_authority_rotated_while_the_operator_dies alone 900;
+    cert_manager::tls_by_cert_manager alone [CertManager] 600;
+    cert_manager::authority_of_the_issuer_rotated alone [CertManager] 900;
     care::fill_the_quota 300;
     care::claims_grow 240;
     care::defragmented_by_schedule 300;

@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
@@ -189,6 +191,31 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
     }
     shared.requests.note(key, wishes);
     Ok(())
+}
+
+/// Lets the Secret that cert-manager wrote go with its Certificate, which goes with the cluster: by itself cert-manager leaves
+/// it behind. Not with the cluster itself: cert-manager would write it anew while its Certificate is still there.
+pub(super) async fn own(shared: &Shared, key: &Key, secrets: &Api<Secret>, secret: &Secret) -> kube::Result<()> {
+    let name = secret.name_any();
+    if secret.metadata.owner_references.iter().flatten().next().is_some() {
+        return Ok(());
+    }
+    let Some(certificate) = api(shared, key).0.get_opt(&name).await? else {
+        return Ok(());
+    };
+    let mut owned = secret.clone();
+    owned.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "cert-manager.io/v1".into(),
+        kind: "Certificate".into(),
+        uid: certificate.uid().unwrap_or_default(),
+        name: name.clone(),
+        ..OwnerReference::default()
+    }]);
+    let params = PostParams {
+        field_manager: Some(names::MANAGER.into()),
+        ..PostParams::default()
+    };
+    secrets.replace(&name, &params, &owned).await.map(drop)
 }
 
 fn is_as_wished(there: &Value, wished: &Value) -> bool {

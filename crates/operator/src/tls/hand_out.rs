@@ -66,12 +66,18 @@ async fn mounted(api: &Api<Secret>, cluster: &EtcdCluster) -> kube::Result<Vec<M
     Ok(all)
 }
 
-async fn origin(api: &Api<Secret>, cluster: &EtcdCluster, role: Role) -> Result<Option<Origin>, Refused> {
+async fn origin(
+    shared: &Shared,
+    key: &Key,
+    api: &Api<Secret>,
+    cluster: &EtcdCluster,
+    role: Role,
+) -> Result<Option<Origin>, Refused> {
     let Some(name) = authority_secret(cluster) else {
         let name = cert_manager::source_secret(cluster, role);
         let secret = api.get_opt(&name).await?;
         if let Some(secret) = &secret {
-            own(api, cluster, secret).await?;
+            cert_manager::own(shared, key, api, secret).await?;
         }
         return Ok(secret.and_then(|secret| Origin::written(&secret.data.unwrap_or_default())));
     };
@@ -85,17 +91,6 @@ async fn origin(api: &Api<Secret>, cluster: &EtcdCluster, role: Role) -> Result<
             "the Secret {name} with the certificate authority lacks tls.crt or tls.key"
         ))),
     }
-}
-
-/// What cert-manager wrote for a cluster goes with it: by itself cert-manager leaves its Secrets behind.
-async fn own(api: &Api<Secret>, cluster: &EtcdCluster, secret: &Secret) -> kube::Result<()> {
-    if secret.metadata.owner_references.iter().flatten().next().is_some() {
-        return Ok(());
-    }
-    let mut owned = secret.clone();
-    owned.metadata.owner_references = cluster.controller_owner_ref(&()).map(|owner| vec![owner]);
-    let name = owned.metadata.name.clone().unwrap_or_default();
-    api.replace(&name, &PostParams::default(), &owned).await.map(drop)
 }
 
 /// Makes what is missing, renews what is due; with `next`, hands out certificates of another authority.
@@ -112,7 +107,7 @@ pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster, nex
         side.extend(one.handed().map(|handed| handed.bundle).unwrap_or_default());
     }
     for one in &mounted {
-        let origin = match origin(&api, cluster, one.role).await? {
+        let origin = match origin(shared, key, &api, cluster, one.role).await? {
             Some(origin) => origin,
             None if sign::own_authority(cluster).is_some() && mounted.iter().all(|one| one.there.is_none()) => {
                 make_authority(shared, &api, cluster, None, now).await?
@@ -245,7 +240,7 @@ pub(crate) async fn trust(
         }
         drops |= !one.role.authorities(handed.bundle.keys()).is_subset(authorities);
         let mut bundle = handed.bundle;
-        if let Some(origin) = origin(&api, cluster, one.role).await? {
+        if let Some(origin) = origin(shared, key, &api, cluster, one.role).await? {
             bundle.extend(origin.bundle());
         }
         let side = one.role.side();
