@@ -511,7 +511,7 @@ pub(crate) async fn certificates_are_renewed(test: &Test) -> Result<String> {
         let all = secrets.list(&ListParams::default()).await?.items;
         Ok(all
             .into_iter()
-            .filter(|secret| secret.annotations().contains_key(RENEW_AFTER))
+            .filter(|secret| secret.annotations().contains_key("stateward.dev/certificate-names"))
             .collect())
     };
     // when their time has come
