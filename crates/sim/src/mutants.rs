@@ -5,8 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{
-    Effect, Intent, Launch, Listed, MemberName, Plan, Record, Recovery, RequestState, Stop, Storage, Trust, Voice, World,
-    members, plan,
+    Effect, Intent, Launch, Listed, MemberName, Plan, Record, Recovery, RequestState, Stop, Storage, Trust, Voice,
+    World, members, plan,
 };
 
 use crate::dice::Dice;
