@@ -1,7 +1,13 @@
 //! `./x lint`: the gates every change passes before its tests are looked at.
+//!
+//! cargo-deny takes minutes to compile, so it is run only where it is installed: it adds advisories and yanked crates to what
+//! [`dependencies`] checks everywhere by the same `deny.toml`.
+
+mod dependencies;
 
 use anyhow::{Context, Result};
 
+use crate::paths::Paths;
 use crate::shell::{self, cmd};
 
 /// One gate: its name, and the arguments of cargo.
@@ -22,7 +28,9 @@ const GATES: [(&str, &[&str]); 3] = [
     ("deny", &["deny", "--log-level", "error", "check"]),
 ];
 
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(paths: &Paths) -> Result<()> {
+    eprintln!("lint: dependencies");
+    dependencies::check(paths).context("lane failed: dependencies")?;
     for (name, arguments) in GATES {
         if name == "deny" && !deny_is_installed() {
             eprintln!("lint: deny left out, cargo-deny is not installed (cargo install --locked cargo-deny)");

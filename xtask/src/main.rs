@@ -89,7 +89,7 @@ fn run() -> anyhow::Result<()> {
         Verb::Demo(args) => demo::run(&paths, &args),
         Verb::E2e(args) => e2e::run(&paths, &args),
         Verb::Store(verb) => store::run(&paths, &verb),
-        Verb::Lint => lint::run(),
+        Verb::Lint => lint::run(&paths),
         Verb::Sim(args) => cargo::sim(&args),
         Verb::Fuzz(args) => fuzz::run(&paths, &args),
         Verb::Bench(args) => bench::run(&paths, &args),

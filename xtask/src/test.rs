@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     setup::ensure(paths).context("lane failed: setup")?;
-    lint::run()?;
+    lint::run(paths)?;
     cargo::generate(paths, &cargo::Generate { check: true }).context("lane failed: generated files")?;
     let started = Instant::now();
     let (passed, sum) = cargo_test(paths, &args.cargo)?;

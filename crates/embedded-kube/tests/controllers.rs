@@ -114,7 +114,13 @@ async fn a_stateful_set_lives_through_growth_update_canary_failure_and_removal()
     // An update that breaks stops at the first pod.
     sets.patch("web", &params, &update("broken", 0)).await.unwrap();
     images_are(["i:2", "i:2", "broken"]).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    eventually("the controller has counted it and goes no further", || async {
+        let set = sets.get("web").await.unwrap();
+        let status = set.status.unwrap_or_default();
+        let seen = status.observed_generation == set.metadata.generation;
+        is((seen, status.updated_replicas), (true, Some(1)))
+    })
+    .await;
     images_are(["i:2", "i:2", "broken"]).await;
     // Undone, the broken pod has to be removed by hand (Kubernetes' documented rule for OrderedReady).
     sets.patch("web", &params, &update("i:2", 0)).await.unwrap();
@@ -327,8 +333,16 @@ async fn claims_are_bound_grown_protected_and_their_folders_removed() {
         is(pods.get("user").await.unwrap().spec.unwrap().node_name.is_some(), true)
     })
     .await;
+    claims
+        .create(&PostParams::default(), &claim("free", None))
+        .await
+        .unwrap();
     claims.delete("data", &DeleteParams::default()).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    claims.delete("free", &DeleteParams::default()).await.unwrap();
+    eventually("one that nobody uses is gone", || async {
+        is(claims.get_opt("free").await.unwrap().is_some(), false)
+    })
+    .await;
     assert!(claims.get_opt("data").await.unwrap().is_some(), "still in use");
     pods.delete("user", &DeleteParams::default()).await.unwrap();
     eventually("claim, volume and folder gone", || async {
@@ -585,6 +599,7 @@ async fn a_cluster_that_stands_still_is_written_nothing() {
     };
     eventually("it stands still", || async {
         let before = versions().await;
+        // that nothing happens can only be seen over time
         tokio::time::sleep(Duration::from_secs(1)).await;
         is(versions().await == before, true)
     })

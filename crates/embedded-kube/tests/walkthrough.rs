@@ -319,6 +319,14 @@ async fn everyday(kubectl: &Kubectl) {
         .with("run -i --rm --restart=Never --image=busybox look --", &look, "")
         .await;
     assert!(seen.contains("looking") && seen.contains("web-0.nginx"), "{seen}");
+    // What is typed reaches the program, and so does the end of it.
+    let typed = "first line\nsecond line\n";
+    let seen = kubectl
+        .with("run -i --rm --restart=Never --image=busybox typed --", &["cat"], typed)
+        .await;
+    assert!(seen.contains(typed), "{seen}");
+    let seen = kubectl.with("exec -i web-0 --", &["cat"], typed).await;
+    assert!(seen.contains(typed), "{seen}");
 
     let described = kubectl.run("describe statefulset web").await;
     assert!(

@@ -3,35 +3,28 @@
 //! Independent neighbours (services and claims; then pods) go together, since each waits only for the API server. Before
 //! anything that cannot be taken back the EtcdCluster is read afresh: it must be the very version that was planned with.
 
+mod objects;
+mod on_etcd;
+
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
 use stateward_api::etcd_backup::ObjectName;
 use stateward_api::etcd_restore::EtcdRestoreSpec;
-use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
-use stateward_etcd::messages::RangeRequest;
-use stateward_etcd::{Client, Downgrade, prove_list};
+use stateward_api::{EtcdCluster, EtcdRestore, names};
 use stateward_plan::etcd::manifests::{self, launch};
-use stateward_plan::etcd::members::owner;
-use stateward_plan::etcd::{ClusterId, Effect, Intent, Launch, MemberId, MemberName, Stop, TlsStage, Uid};
+use stateward_plan::etcd::{Effect, Intent, Launch, MemberName, Stop, TlsStage, Uid};
 
 use crate::Shared;
-use crate::caches::{Index, Key};
+use crate::caches::Key;
 use crate::metrics::EffectLabel;
 use crate::observe::{Observed, is_owned};
 use crate::tls;
-
-/// How long one defragmentation is waited for. It goes on by itself when it takes longer.
-const DEFRAGMENTATION_PATIENCE: Duration = Duration::from_secs(15);
+use objects::is_code;
 
 /// Why an effect was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -275,171 +268,6 @@ impl Hands<'_> {
         }
     }
 
-    async fn act_on_etcd(&self, effect: &Effect) -> Result<(), Failure> {
-        match effect {
-            Effect::AddMember {
-                peer_url,
-                learner,
-                cluster,
-                ..
-            } => match self.somebody(*cluster)?.member_add(peer_url, *learner).await {
-                // An earlier request that timed out was heard after all.
-                Ok(_) | Err(stateward_etcd::Error::AlreadyThere(_)) => Ok(()),
-                Err(error) => Err(error.into()),
-            },
-            Effect::Promote { id, cluster, .. } => match self.somebody(*cluster)?.member_promote(*id).await {
-                Ok(_) | Err(stateward_etcd::Error::NotALearner) => Ok(()),
-                Err(error) => Err(error.into()),
-            },
-            Effect::RemoveMember {
-                member,
-                id,
-                cluster,
-                pod,
-                claim,
-            } => {
-                self.must_rest_on(member, pod.as_ref(), claim.as_ref()).await?;
-                match self.somebody_but(*cluster, Some(*id))?.member_remove(*id).await {
-                    Ok(_) | Err(stateward_etcd::Error::MemberNotFound) => Ok(()),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            Effect::ReleaseMember { id, cluster, .. } => {
-                match self.somebody_but(*cluster, Some(*id))?.member_remove(*id).await {
-                    Ok(_) | Err(stateward_etcd::Error::MemberNotFound) => Ok(()),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            Effect::UpdatePeerUrl {
-                id, peer_url, cluster, ..
-            } => {
-                self.somebody(*cluster)?.member_update(*id, peer_url).await?;
-                Ok(())
-            }
-            Effect::MoveLeader { from, to, cluster } => {
-                self.member(*cluster, *from)?.move_leader(*to).await?;
-                Ok(())
-            }
-            Effect::Compact { cluster } => {
-                let client = self.somebody(*cluster)?;
-                let read = RangeRequest {
-                    key: b"\0".to_vec(),
-                    count_only: true,
-                    ..RangeRequest::default()
-                };
-                let revision = client.range(read).await?.header.unwrap_or_default().revision;
-                match client.compact(revision, true).await {
-                    Ok(_) => Ok(()),
-                    Err(stateward_etcd::Error::Refused(why)) if why.contains("compacted") => Ok(()),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            Effect::Defragment { id, cluster, .. } => {
-                let client = self.member(*cluster, *id)?;
-                client
-                    .with_request_timeout(DEFRAGMENTATION_PATIENCE)
-                    .defragment()
-                    .await?;
-                Ok(())
-            }
-            Effect::Disarm { id, alarm, cluster } => {
-                self.somebody(*cluster)?.disarm(*id, *alarm).await?;
-                Ok(())
-            }
-            Effect::EnableDowngrade { to, cluster } => {
-                let target = format!("{}.{}", to.major(), to.minor());
-                match self.somebody(*cluster)?.downgrade(Downgrade::Enable, &target).await {
-                    Ok(_) => Ok(()),
-                    Err(stateward_etcd::Error::Refused(why)) if why.contains("ongoing downgrade") => Ok(()),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            Effect::CancelDowngrade { cluster } => {
-                match self.somebody(*cluster)?.downgrade(Downgrade::Cancel, "").await {
-                    Ok(_) => Ok(()),
-                    Err(stateward_etcd::Error::Refused(why)) if why.contains("no inflight downgrade") => Ok(()),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            _ => Err(Failure::Unknown),
-        }
-    }
-
-    /// A member of that cluster that answers and votes, the leader if possible.
-    fn somebody(&self, cluster: ClusterId) -> Result<&Client, Failure> {
-        self.somebody_but(cluster, None)
-    }
-
-    fn somebody_but(&self, cluster: ClusterId, not: Option<MemberId>) -> Result<&Client, Failure> {
-        self.observed
-            .answers()
-            .filter(|(_, answer)| answer.cluster == cluster && !answer.learner && Some(answer.id) != not)
-            .filter(|(_, answer)| answer.leader.is_some())
-            .max_by_key(|(_, answer)| answer.leader == Some(answer.id))
-            .and_then(|(name, _)| self.observed.clients.get(name))
-            .ok_or(Failure::Nobody)
-    }
-
-    /// One certain member.
-    fn member(&self, cluster: ClusterId, id: MemberId) -> Result<&Client, Failure> {
-        self.observed
-            .answers()
-            .find(|(_, answer)| answer.cluster == cluster && answer.id == id)
-            .and_then(|(name, _)| self.observed.clients.get(name))
-            .ok_or(Failure::Nobody)
-    }
-
-    /// A quorum says at this moment that the member is not in the list.
-    async fn must_be_out(&self, member: &MemberName, cluster: ClusterId) -> Result<(), Failure> {
-        let client = self.somebody(cluster)?;
-        let speaker = self
-            .observed
-            .answers()
-            .find(|(name, _)| {
-                self.observed
-                    .clients
-                    .get(*name)
-                    .is_some_and(|other| other.address() == client.address())
-            })
-            .map(|(_, answer)| answer)
-            .ok_or(Failure::Nobody)?;
-        let list = prove_list(client, speaker).await?;
-        if list.cluster != cluster {
-            return Err(Failure::GuardFailed(format!(
-                "cluster {} answered instead of {cluster}",
-                list.cluster
-            )));
-        }
-        if list
-            .members
-            .iter()
-            .any(|listed| owner(self.intent, listed).as_ref() == Some(member) || listed.name.as_ref() == Some(member))
-        {
-            return Err(Failure::GuardFailed(format!("{member} is in the member list again")));
-        }
-        Ok(())
-    }
-
-    /// Every member that answered lists this one at this moment, and without a name.
-    async fn must_be_unstarted(&self, member: &MemberName, cluster: ClusterId) -> Result<(), Failure> {
-        let mut asked = 0;
-        for (name, answer) in self.observed.answers() {
-            let Some(client) = self.observed.clients.get(name).filter(|_| answer.cluster == cluster) else {
-                continue;
-            };
-            let list = client.member_list(false).await?;
-            let unstarted = list.members.iter().any(|listed| {
-                let ours = |url: &String| self.intent.member_of_url(url).as_ref() == Some(member);
-                listed.name.is_empty() && listed.peer_urls.iter().any(ours)
-            });
-            if !unstarted {
-                return Err(Failure::GuardFailed(format!("{member} has started meanwhile")));
-            }
-            asked += 1;
-        }
-        if asked == 0 { Err(Failure::Nobody) } else { Ok(()) }
-    }
-
     /// The member's pod and claim are those that the decision rests on, or are still not there.
     async fn must_rest_on(&self, member: &MemberName, pod: Option<&Uid>, claim: Option<&Uid>) -> Result<(), Failure> {
         let (pods, claims) = (self.api::<Pod>(), self.api::<PersistentVolumeClaim>());
@@ -506,163 +334,6 @@ impl Hands<'_> {
         let patch = json!({"metadata": {"uid": uid.0, "annotations": annotations}});
         self.patch(&member.0, &patch, &self.shared.caches.pods).await
     }
-
-    fn api<K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>>(&self) -> Api<K> {
-        Api::namespaced(self.shared.client.clone(), &self.key.namespace)
-    }
-
-    async fn create<K: Object>(&self, object: K, index: &Index<K>) -> Result<(), Failure> {
-        let name = object.name_any();
-        let params = PostParams {
-            field_manager: Some(names::MANAGER.into()),
-            ..PostParams::default()
-        };
-        let api = self.api::<K>();
-        match api.create(&params, &object).await {
-            Ok(created) => {
-                index.put(created);
-                Ok(())
-            }
-            Err(error) if is_code(&error, 409) => {
-                // The watch is late, or somebody else has it: the next round knows.
-                match api.get_opt(&name).await? {
-                    Some(there) if !is_owned(there.meta(), &self.intent.uid.0) => Err(Failure::NameTaken(name)),
-                    Some(there) => {
-                        index.put(there);
-                        Err(Failure::GuardFailed(format!("{name} exists already")))
-                    }
-                    None => Err(error.into()),
-                }
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Server-side apply, of an object that is ours or not there.
-    async fn apply<K: Object>(&self, mut object: K, index: &Index<K>) -> Result<(), Failure> {
-        let name = object.name_any();
-        let api = self.api::<K>();
-        let known = match index.named(self.key, &name) {
-            Some(known) => Some(known.meta().clone()),
-            None => api.get_opt(&name).await?.map(|there| there.meta().clone()),
-        };
-        if let Some(known) = known {
-            if !is_owned(&known, &self.intent.uid.0) {
-                return Err(Failure::NameTaken(name));
-            }
-            object.meta_mut().uid = known.uid;
-        }
-        let mut value = serde_json::to_value(&object).map_err(kube::Error::SerdeError)?;
-        value["apiVersion"] = json!(K::api_version(&()));
-        value["kind"] = json!(K::kind(&()));
-        let params = PatchParams::apply(names::MANAGER).force();
-        index.put(api.patch(&name, &params, &Patch::Apply(&value)).await?);
-        Ok(())
-    }
-
-    /// Makes an EtcdBackup, or makes it what the cluster's spec says. The watch brings it to its own loop: it is not put into
-    /// the caches here, or that loop would never be told.
-    async fn apply_backup(&self, mut backup: EtcdBackup) -> Result<(), Failure> {
-        let name = backup.name_any();
-        let api = self.api::<EtcdBackup>();
-        if let Some(there) = api.get_opt(&name).await? {
-            if !is_owned(&there.metadata, &self.intent.uid.0) {
-                return Err(Failure::NameTaken(format!("EtcdBackup {name}")));
-            }
-            backup.metadata.uid = there.metadata.uid;
-        }
-        let params = PatchParams::apply(names::MANAGER).force();
-        api.patch(&name, &params, &Patch::Apply(&backup)).await?;
-        Ok(())
-    }
-
-    async fn drop_backup(&self, name: &str, uid: &Uid) -> Result<(), Failure> {
-        let params = DeleteParams::background().preconditions(Preconditions {
-            uid: Some(uid.0.clone()),
-            resource_version: None,
-        });
-        let backups = &self.shared.caches.backups;
-        match self.api::<EtcdBackup>().delete(name, &params).await {
-            Ok(_) => Ok(()),
-            Err(error) if is_code(&error, 404) => {
-                backups.forget(&Key::new(self.key.namespace.clone(), name), name, &uid.0);
-                Ok(())
-            }
-            Err(error) if is_code(&error, 409) => Err(Failure::GuardFailed(format!("{name} is another one now"))),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn patch<K: Object>(&self, name: &str, patch: &serde_json::Value, index: &Index<K>) -> Result<(), Failure> {
-        let params = PatchParams {
-            field_manager: Some(names::MANAGER.into()),
-            ..PatchParams::default()
-        };
-        match self.api::<K>().patch(name, &params, &Patch::Merge(patch)).await {
-            Ok(patched) => {
-                index.put(patched);
-                Ok(())
-            }
-            Err(error) if is_code(&error, 404) || is_code(&error, 409) => {
-                Err(Failure::GuardFailed(format!("{name} is gone or another one now")))
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn delete<K: Object>(
-        &self,
-        name: &str,
-        uid: &Uid,
-        version: Option<String>,
-        params: DeleteParams,
-        index: &Index<K>,
-    ) -> Result<(), Failure> {
-        let params = params.preconditions(Preconditions {
-            uid: Some(uid.0.clone()),
-            resource_version: version,
-        });
-        match self.api::<K>().delete(name, &params).await {
-            // What is there until it has stopped comes back with its deletion timestamp.
-            Ok(deleted) => {
-                match deleted
-                    .left()
-                    .filter(|object| object.meta().deletion_timestamp.is_some())
-                {
-                    Some(stopping) => index.put(stopping),
-                    None => index.forget(self.key, name, &uid.0),
-                }
-                Ok(())
-            }
-            Err(error) if is_code(&error, 404) => {
-                index.forget(self.key, name, &uid.0);
-                Ok(())
-            }
-            Err(error) if is_code(&error, 409) => Err(Failure::GuardFailed(format!("{name} is another one now"))),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-/// What the kinds that are written have in common.
-trait Object:
-    Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-    + Clone
-    + std::fmt::Debug
-    + Serialize
-    + DeserializeOwned
-    + Send
-    + Sync
-    + 'static
-{
-}
-impl Object for Pod {}
-impl Object for PersistentVolumeClaim {}
-impl Object for Service {}
-impl Object for PodDisruptionBudget {}
-
-fn is_code(error: &kube::Error, code: u16) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
 /// The name of an effect in the metrics.

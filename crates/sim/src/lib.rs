@@ -19,6 +19,7 @@ mod operator;
 mod profile;
 mod queue;
 mod raft;
+mod requests;
 mod restores;
 mod rules;
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -21,7 +22,7 @@ use tokio::sync::mpsc;
 
 use super::container::Running;
 use super::kubelet::Kubelet;
-use super::logs::{self, Channel};
+use super::logs::{self, Channel, RunLog};
 use super::network::localize;
 use super::process::Process;
 use super::sandbox;
@@ -191,12 +192,12 @@ impl Streams {
         let mut output = running.log.attach();
         let (stdout, mut stdout_end) = tokio::io::duplex(64 * 1024);
         let (stderr, mut stderr_end) = tokio::io::duplex(64 * 1024);
-        let process = running.process.clone();
+        let (process, log) = (running.process.clone(), running.log.clone());
         tokio::spawn(async move {
             loop {
                 let received = tokio::select! {
                     received = output.recv() => received,
-                    _ = process.wait() => match output.try_recv() {
+                    () = ended(&process, &log) => match output.try_recv() {
                         Ok(rest) => Ok(rest),
                         Err(_) => return,
                     },
@@ -212,15 +213,29 @@ impl Streams {
                 }
             }
         });
+        let stdin = match running.stdin.filter(|_| options.stdin) {
+            Some(stdin) => stdin.attach()?,
+            None => None,
+        };
         let process = running.process;
         Ok(ExecSession {
-            stdin: options.stdin.then(|| Box::new(tokio::io::sink()) as Box<_>),
+            // What is typed for a program that does not read is dropped.
+            stdin: options.stdin.then(|| match stdin {
+                Some(stdin) => Box::new(stdin) as Box<_>,
+                None => Box::new(tokio::io::sink()) as Box<_>,
+            }),
             stdout: options.stdout.then(|| Box::new(stdout) as Box<_>),
             stderr: options.stderr.then(|| Box::new(stderr) as Box<_>),
             resize: None,
             exit: async move { Ok(process.wait().await) }.boxed(),
         })
     }
+}
+
+/// It ended and all that it wrote was read; what its children still hold open is not waited for long.
+async fn ended(process: &Process, log: &RunLog) {
+    process.wait().await;
+    let _held_open = tokio::time::timeout(Duration::from_secs(1), log.closed()).await;
 }
 
 /// The exit code; dropping the future before that ends the program.

@@ -3,6 +3,7 @@
 mod end;
 mod pauses;
 mod start;
+mod stdin;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ use super::sources::Sources;
 use super::status::ContainerView;
 use super::volumes;
 pub(crate) use start::user;
+use stdin::Stdin;
 
 /// After so long without a crash the back-off starts anew.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
@@ -53,6 +55,8 @@ pub(crate) struct Running {
     pub(crate) user_namespace: bool,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) log: RunLog,
+    /// Where what is typed goes, if the container asked for it.
+    pub(crate) stdin: Option<Arc<Stdin>>,
 }
 
 /// The containers of one pod that run now, by name.

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::ResourceExt;
@@ -18,7 +19,7 @@ use super::super::sandbox::{Mount, PROGRAMS, Sandbox, needs_user_namespace};
 use super::super::sources::Sources;
 use super::super::status::running;
 use super::super::volumes;
-use super::{Keeper, Running, Trouble, now};
+use super::{Keeper, Running, Stdin, Trouble, now};
 
 impl Keeper {
     pub(super) async fn start(&self, spec: &Container) -> Result<(Target, RunLog), Trouble> {
@@ -135,6 +136,12 @@ impl Keeper {
             .stdin(std::process::Stdio::null())
             .stdout(stdout_end)
             .stderr(stderr_end);
+        let mut stdin = None;
+        if spec.stdin == Some(true) {
+            let (stdin_end, end) = io::pipe()?;
+            command.stdin(stdin_end);
+            stdin = Some(Arc::new(Stdin::new(end.into(), spec.stdin_once == Some(true))));
+        }
         let run = self.run_number();
         self.event(Weight::Normal, "Created", format!("Container created: {}", self.name));
         let process = self.context.machine.spawner.spawn(command).await?;
@@ -151,6 +158,7 @@ impl Keeper {
             user_namespace,
             env: env.clone(),
             log: log.clone(),
+            stdin,
         };
         self.context.running.set(&self.name, Some(running_now));
         let id = format!("embedded://{}", uuid::Uuid::new_v4().simple());
