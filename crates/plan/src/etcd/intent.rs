@@ -191,7 +191,7 @@ impl Intent {
         if let Some(schedule) = &care.schedule {
             schedule.parse::<croner::Cron>().map_err(|error| Refused::Schedule {
                 value: schedule.clone(),
-                why: error.to_string(),
+                why: error.to_string().trim_end_matches('.').to_owned(),
             })?;
         }
         let min_size = care.min_size.as_ref().and_then(bytes).unwrap_or(100 << 20);
