@@ -129,7 +129,7 @@ pub(super) async fn awaited(shared: &Shared, key: &Key, cluster: &EtcdCluster, r
     };
     let name = source_secret(cluster, role);
     let ask = !shared.requests.is_recent(key, &wishes(cluster, tls), ASK_AGAIN);
-    let said = match api(shared, key).0.get_opt(&name).await? {
+    let said = match certificate(&api(shared, key).0, &name).await? {
         Some(certificate) => ready_message(&certificate),
         None => None,
     };
@@ -146,6 +146,15 @@ fn ready_message(certificate: &DynamicObject) -> Option<String> {
     ready["message"].as_str().map(str::to_owned)
 }
 
+/// A Certificate, if there is one. Of a group that it does not know an API server says so in plain text, which `get_opt`
+/// does not take for an answer.
+async fn certificate(certificates: &Api<DynamicObject>, name: &str) -> Result<Option<DynamicObject>, kube::Error> {
+    match certificates.get_opt(name).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        other => other,
+    }
+}
+
 /// Makes the Certificates what the spec says.
 pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Result<(), Refused> {
     let Tls::CertManager(tls) = cluster.tls() else {
@@ -160,7 +169,7 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
     for role in ROLES {
         let name = source_secret(cluster, role);
         let spec = &wishes[&name];
-        match certificates.get_opt(&name).await? {
+        match certificate(&certificates, &name).await? {
             None => {
                 let mut wanted = DynamicObject::new(&name, &kind).data(json!({ "spec": spec }));
                 wanted.metadata.labels = Some(names::cluster_labels(cluster.name()));
@@ -200,7 +209,7 @@ pub(super) async fn own(shared: &Shared, key: &Key, secrets: &Api<Secret>, secre
     if secret.metadata.owner_references.iter().flatten().next().is_some() {
         return Ok(());
     }
-    let Some(certificate) = api(shared, key).0.get_opt(&name).await? else {
+    let Some(certificate) = certificate(&api(shared, key).0, &name).await? else {
         return Ok(());
     };
     let mut owned = secret.clone();
