@@ -282,18 +282,17 @@ async fn ask_for_another_authority(test: &Test, why: &str) -> Result<()> {
     Ok(())
 }
 
+/// How far a rotation is, as the status has it.
+async fn stage_of(test: &Test, name: &str) -> Result<String> {
+    let status = test.get(name).await?.status.unwrap_or_default();
+    Ok(status.tls.unwrap_or_default().stage)
+}
+
 /// Waits until the authority in the Secret is another one and nobody trusts the old one; tells the stages that were seen.
 async fn rotated(test: &Test, old: &[u8], seconds: u64) -> Result<Vec<String>> {
     let stages = std::cell::RefCell::new(Vec::<String>::new());
     until("the new authority alone to be trusted", seconds, async || {
-        let stage = test
-            .get("c")
-            .await?
-            .status
-            .unwrap_or_default()
-            .tls
-            .unwrap_or_default()
-            .stage;
+        let stage = stage_of(test, "c").await?;
         {
             let mut stages = stages.borrow_mut();
             if !stage.is_empty() && stages.last() != Some(&stage) {
@@ -398,14 +397,7 @@ pub(crate) async fn tls_authority_rotated_while_the_operator_dies(test: &Test) -
         for stage in ["TrustingBoth", "Reissuing", "DroppingOld"] {
             for pause in [0, 1500] {
                 let there = until(&format!("stage {stage}"), 120, async || {
-                    let now = test
-                        .get("c")
-                        .await?
-                        .status
-                        .unwrap_or_default()
-                        .tls
-                        .unwrap_or_default()
-                        .stage;
+                    let now = stage_of(test, "c").await?;
                     Ok((now == stage).then_some(()))
                 })
                 .await;
