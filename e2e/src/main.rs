@@ -61,7 +61,7 @@ struct Options {
     /// The program that breaks things on the real ground
     #[arg(long, env = "STATEWARD_XTASK", default_value = "xtask")]
     xtask: PathBuf,
-    /// Only these
+    /// Only these scenarios; measurements by a word of their names
     names: Vec<String>,
 }
 
@@ -99,10 +99,11 @@ async fn suite(options: Options) -> Result<()> {
             }
         })
         .collect();
-    if let Some(unknown) = options
-        .names
-        .iter()
-        .find(|name| SCENARIOS.iter().all(|scenario| scenario.name != **name))
+    if !options.bench
+        && let Some(unknown) = options
+            .names
+            .iter()
+            .find(|name| SCENARIOS.iter().all(|scenario| scenario.name != **name))
     {
         bail!("there is no scenario {unknown}; --list shows them");
     }
@@ -120,7 +121,7 @@ async fn suite(options: Options) -> Result<()> {
         Where::Real => Arc::new(ground::real::Real::connect(options.xtask.clone(), versions).await?),
     };
     if options.bench {
-        return bench::run(&ground).await;
+        return bench::run(&ground, &options.names).await;
     }
     let mut tally = Tally::default();
     let all = Instant::now();

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use crate::paths::Paths;
 use crate::shell::{cmd, run as show};
-use crate::{e2e, setup};
+use crate::{cargo, e2e, setup};
 
 /// Options of `./x bench`.
 #[derive(clap::Args)]
@@ -41,7 +41,9 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
         show(cmd("cargo", words).current_dir(&paths.checkout))?;
     }
     if wanted(Subject::Clusters) {
-        show(e2e::suite(paths, "embedded", &["--bench".to_owned()])?.current_dir(&paths.checkout))?;
+        let arguments = ["--bench".to_owned()];
+        let mut suite = e2e::suite(paths, "embedded", cargo::build_release, &arguments)?;
+        show(suite.current_dir(&paths.checkout))?;
     }
     if wanted(Subject::Backup) {
         let words = ["bench", "--quiet", "--package", "stateward-agent", "--bench", "backup"];

@@ -30,6 +30,11 @@ pub(crate) fn build(program: &str) -> Result<PathBuf> {
     compile(&["build", "--workspace", "--bin", program], &[])
 }
 
+/// As [`build`], optimized as a release is: what is measured must be what users get.
+pub(crate) fn build_release(program: &str) -> Result<PathBuf> {
+    compile(&["build", "--workspace", "--release", "--bin", program], &[])
+}
+
 /// As [`build`], for an example.
 pub(crate) fn build_example(example: &str) -> Result<PathBuf> {
     compile(&["build", "--workspace", "--example", example], &[])

@@ -1,5 +1,6 @@
 //! `./x e2e`: the end-to-end suite on the embedded Kubernetes. On the real one it is `./x kube test`.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -19,14 +20,19 @@ pub(crate) struct Args {
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     setup::ensure(paths)?;
-    show(suite(paths, "embedded", &args.suite)?.current_dir(&paths.checkout))
+    show(suite(paths, "embedded", cargo::build, &args.suite)?.current_dir(&paths.checkout))
 }
 
 /// The suite, compiled, with what it needs to know.
-pub(crate) fn suite(paths: &Paths, ground: &str, arguments: &[String]) -> Result<Command> {
+pub(crate) fn suite(
+    paths: &Paths,
+    ground: &str,
+    build: fn(&str) -> Result<PathBuf>,
+    arguments: &[String],
+) -> Result<Command> {
     // Its pods that take and restore backups run this program.
-    cargo::build("stateward")?;
-    let mut command = Command::new(cargo::build("stateward-e2e")?);
+    build("stateward")?;
+    let mut command = Command::new(build("stateward-e2e")?);
     command.args(["--ground", ground]).args(arguments);
     command
         .env("STATEWARD_CACHE", &paths.cache)

@@ -48,7 +48,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     let mut demo = cmd(&program, ["demo", "--check"]);
     demo.env("STATEWARD_CACHE", &paths.cache).current_dir(&paths.checkout);
     crate::shell::run(&mut demo).context("lane failed: demo")?;
-    let mut suite = e2e::suite(paths, "embedded", &["--smoke".to_owned()])?;
+    let mut suite = e2e::suite(paths, "embedded", cargo::build, &["--smoke".to_owned()])?;
     crate::shell::run(suite.current_dir(&paths.checkout)).context("lane failed: end to end on the embedded Kubernetes")
 }
 

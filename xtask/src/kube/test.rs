@@ -34,15 +34,15 @@ pub(crate) struct Args {
     /// Run all this many times
     #[arg(long, default_value_t = 1)]
     repeat: usize,
-    /// Only these scenarios
+    /// Only these scenarios; measurements by a word of their names
     names: Vec<String>,
 }
 
 impl Args {
     /// Compiles and builds everything as this user, before root is needed.
     pub(crate) fn build(&self, paths: &Paths) -> Result<()> {
-        image::operator(paths, false)?;
-        cargo::build("stateward-e2e")?;
+        image::operator(paths, self.bench)?;
+        self.compile()("stateward-e2e")?;
         if self.is_suite() {
             converse()?;
             admission()?;
@@ -54,6 +54,11 @@ impl Args {
             image::minio(paths)?;
         }
         self.up.build(paths)
+    }
+
+    /// Figures are those of a release.
+    fn compile(&self) -> fn(&str) -> Result<PathBuf> {
+        if self.bench { cargo::build_release } else { cargo::build }
     }
 
     /// The scenarios with an S3 server say so in their names.
@@ -115,7 +120,7 @@ fn lanes(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
         .context("lane failed: admission")?;
     }
     let mark = rights::mark(run);
-    let manifests = install(paths, run)?;
+    let manifests = install(paths, run, args)?;
     suite(paths, run, args)?;
     rights::check(run, mark, &manifests, args.is_whole()).context("lane failed: rights")
 }
@@ -129,10 +134,10 @@ fn admission() -> Result<PathBuf> {
 }
 
 /// The operator of this checkout, in place of any that is there.
-fn install(paths: &Paths, run: &Run) -> Result<String> {
+fn install(paths: &Paths, run: &Run, args: &Args) -> Result<String> {
     let parts = Parts::new(paths, &run.facts()?.version);
-    node::load(paths, run, &[image::operator(paths, false)?])?;
-    let manifests = output(&mut cmd(cargo::build("stateward")?, ["manifests"])).context("cannot make the manifests")?;
+    node::load(paths, run, &[image::operator(paths, args.bench)?])?;
+    let manifests = output(&mut cmd(args.compile()("stateward")?, ["manifests"])).context("cannot make the manifests")?;
     objects::apply(&parts, run, &manifests)?;
     let words = [
         "--namespace=stateward-system",
@@ -154,7 +159,7 @@ fn suite(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     arguments.extend(args.bench.then(|| "--bench".to_owned()));
     arguments.extend(args.keep.then(|| "--keep".to_owned()));
     arguments.extend(args.names.iter().cloned());
-    let mut suite = e2e::suite(paths, "real", &arguments)?;
+    let mut suite = e2e::suite(paths, "real", args.compile(), &arguments)?;
     if args.needs_previous()
         && let Some((archive, manifests)) = image::previous(paths)?
     {
