@@ -137,7 +137,8 @@ fn admission() -> Result<PathBuf> {
 fn install(paths: &Paths, run: &Run, args: &Args) -> Result<String> {
     let parts = Parts::new(paths, &run.facts()?.version);
     node::load(paths, run, &[image::operator(paths, args.bench)?])?;
-    let manifests = output(&mut cmd(args.compile()("stateward")?, ["manifests"])).context("cannot make the manifests")?;
+    let manifests =
+        output(&mut cmd(args.compile()("stateward")?, ["manifests"])).context("cannot make the manifests")?;
     objects::apply(&parts, run, &manifests)?;
     let words = [
         "--namespace=stateward-system",
