@@ -42,16 +42,38 @@ impl Authority {
         Ok((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
     }
 
+    /// The Secret of an authority that others sign with.
+    pub(crate) fn secret(&self, name: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "kubernetes.io/tls",
+            "stringData": {"tls.crt": self.pem, "tls.key": self.key},
+        })
+    }
+
     /// The three Secrets of a cluster, with new certificates of this authority, that tell to trust these.
     pub(crate) fn secrets(&self, cluster: &str, namespace: &str, trusted: &[&Authority]) -> Result<[Value; 3]> {
+        self.secrets_also(cluster, namespace, trusted, &[])
+    }
+
+    /// The same, with further names and addresses in the certificates of members.
+    pub(crate) fn secrets_also(
+        &self,
+        cluster: &str,
+        namespace: &str,
+        trusted: &[&Authority],
+        also: &[String],
+    ) -> Result<[Value; 3]> {
         let ca: String = trusted.iter().map(|authority| authority.pem.as_str()).collect();
         let members = format!("*.{cluster}.{namespace}.svc");
-        let peer = vec![members.clone(), format!("{members}.cluster.local")];
-        let server = vec![
+        let mut peer = vec![members.clone(), format!("{members}.cluster.local")];
+        let mut server = vec![
             members,
             format!("{cluster}-client.{namespace}.svc"),
             "localhost".to_owned(),
         ];
+        for names in [&mut peer, &mut server] {
+            names.extend_from_slice(also);
+        }
         let secret = |name: &str, file: &str, names: Vec<String>, server: bool| -> Result<Value> {
             let (certificate, key) = self.sign(names, server)?;
             Ok(json!({

@@ -4,6 +4,7 @@
 mod bench;
 mod cert_manager;
 mod certificates;
+mod definitions;
 mod ground;
 mod log;
 mod meter;

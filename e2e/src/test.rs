@@ -354,7 +354,8 @@ impl Test {
         self.tool("helm", words, None).await
     }
 
-    async fn tool(&self, program: &str, words: &[&str], input: Option<&str>) -> Result<String> {
+    /// One of them, with something to read.
+    pub(crate) async fn tool(&self, program: &str, words: &[&str], input: Option<&str>) -> Result<String> {
         let words = [&["--namespace", self.namespace.as_str()], words].concat();
         crate::tool::run(program, &self.ground.kubeconfig(), &words, input).await
     }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use crate::paths::Paths;
-use crate::shell::{cmd, output};
 use crate::{golang, pins};
 
 /// Builds what is missing; gives the folder with `controller` and `crds/`.
@@ -17,13 +16,8 @@ pub(crate) fn build(paths: &Paths) -> Result<PathBuf> {
     if definitions.exists() {
         return Ok(folder);
     }
-    let pinned = format!("ground/go/{}-{}", pin.name, pin.version);
-    let mut list = cmd(
-        golang::find(paths)?,
-        ["list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager"],
-    );
-    list.current_dir(paths.checkout.join(pinned)).env("GOWORK", "off");
-    let module = PathBuf::from(output(&mut list)?.trim()).join("deploy/crds");
+    let module = golang::module(paths, pin.name, &pin.version, "github.com/cert-manager/cert-manager")?;
+    let module = module.join("deploy/crds");
     let unfinished = folder.join("crds.unfinished");
     std::fs::create_dir_all(&unfinished)?;
     for entry in std::fs::read_dir(&module).context("cert-manager's definitions")? {

@@ -63,6 +63,21 @@ pub(crate) fn build(paths: &Paths, pin: &Pin, target: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The folder of a pinned module's files, fetched when it is missing. Go compares it with the `go.sum` beside the pin.
+pub(crate) fn module(paths: &Paths, pinned: &str, version: &str, module: &str) -> Result<PathBuf> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Fetched {
+        dir: PathBuf,
+    }
+    let folder = paths.checkout.join("ground/go").join(format!("{pinned}-{version}"));
+    let mut download = cmd(find(paths)?, ["mod", "download", "-json"]);
+    download.arg(format!("{module}@v{version}"));
+    download.current_dir(folder).env("GOWORK", "off").env("GOFLAGS", "");
+    let fetched: Fetched = serde_json::from_str(&output(&mut download)?).context("what go says of a module")?;
+    Ok(fetched.dir)
+}
+
 /// Runs a `go build -v` and shows what it compiles; what it said is part of the error.
 fn with_progress(command: &mut Command, label: &str) -> Result<()> {
     let started = Instant::now();

@@ -17,6 +17,7 @@ mod lint;
 mod oci;
 mod paths;
 mod pins;
+mod prometheus;
 mod published;
 mod release;
 mod setup;

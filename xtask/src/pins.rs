@@ -23,6 +23,9 @@ pub(crate) const HELM: &str = "4.3.1";
 /// cert-manager, for tests. The last line whose controller is part of the module that the Go module proxy has.
 pub(crate) const CERT_MANAGER: &str = "1.11.5";
 
+/// The Prometheus operator, whose definitions the chart's objects are held against.
+pub(crate) const PROMETHEUS_OPERATOR: &str = "0.85.0";
+
 /// An S3 server, for tests. Its releases carry dates.
 pub(crate) const MINIO: &str = "2026.02.12";
 

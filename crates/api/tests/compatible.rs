@@ -6,11 +6,23 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 const HELP: &str = "Objects that users have stored would be refused or lose data. If no release has had this yet, copy deploy/crds/*.yaml \
-                    to crates/api/tests/released/";
+                    to crates/api/tests/released/. A rule that refuses nothing that was taken before is named in new-rules.yaml there.";
+const NEW_RULE: &str = ": there was no such rule: ";
+
+/// A CEL rule that the last release did not have, and why no object that it took is refused by it. Rules cannot be compared by what they
+/// mean, so that every one that is new or written otherwise is named in `tests/released/new-rules.yaml`.
+#[derive(serde::Deserialize)]
+struct NewRule {
+    rule: String,
+    reason: String,
+}
 
 #[test]
 fn definitions_are_compatible_with_the_last_release() {
     let folder = std::path::Path::new("tests/released");
+    let listed = std::fs::read_to_string(folder.join("new-rules.yaml")).expect("new-rules.yaml");
+    let listed: Vec<NewRule> = serde_yaml_ng::from_str(&listed).expect("a list of rules");
+    assert!(listed.iter().all(|one| !one.reason.is_empty()), "a rule has no reason");
     let mut breaks = Vec::new();
     for (name, text) in stateward_api::crds::files() {
         let Ok(released) = std::fs::read_to_string(folder.join(&name)) else {
@@ -23,6 +35,12 @@ fn definitions_are_compatible_with_the_last_release() {
                 .map(|what| format!("{name}: {what}")),
         );
     }
+    let is_explained = |what: &String, one: &NewRule| what.ends_with(&format!("{NEW_RULE}{}", one.rule));
+    for one in &listed {
+        let used = breaks.iter().any(|what| is_explained(what, one));
+        assert!(used, "new-rules.yaml names a rule that is not new: {}", one.rule);
+    }
+    breaks.retain(|what| !listed.iter().any(|one| is_explained(what, one)));
     assert!(breaks.is_empty(), "{}\n{HELP}", breaks.join("\n"));
 }
 
@@ -86,6 +104,14 @@ fn compare(old: &Value, new: &Value, path: &str, found: &mut Vec<String>) {
     if old["x-kubernetes-preserve-unknown-fields"] == true && new["x-kubernetes-preserve-unknown-fields"] != true {
         found.push(format!("{path}: unknown fields are not kept any more"));
     }
+    let rules = |schema: &Value| -> BTreeSet<String> {
+        let all = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
+        all.map(|one| one["rule"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    };
+    for rule in rules(new).difference(&rules(old)) {
+        found.push(format!("{path}{NEW_RULE}{rule}"));
+    }
     let list = |schema: &Value, keyword: &str| -> BTreeSet<String> {
         let values = schema[keyword].as_array().into_iter().flatten();
         values.map(ToString::to_string).collect()
@@ -147,6 +173,18 @@ fn what_breaks_is_seen_and_what_does_not_is_not() {
     assert_eq!(
         breaks(|new| new["properties"]["size"]["type"] = serde_json::json!("string")).len(),
         1
+    );
+    let ruled = |rule: &str| serde_json::json!([{"rule": rule, "message": "words may change"}]);
+    assert_eq!(
+        breaking(
+            &crd(old.clone()),
+            &crd({
+                let mut new = old.clone();
+                new["properties"]["size"]["x-kubernetes-validations"] = ruled("self > 2");
+                new
+            })
+        ),
+        ["v1.size: there was no such rule: self > 2"]
     );
     assert_eq!(breaks(|new| new["required"] = serde_json::json!(["size"])).len(), 1);
     assert_eq!(

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::PostParams;
 use rand::Rng;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
-use stateward_api::etcd_cluster::EtcdClusterStatus;
+use stateward_api::etcd_cluster::{EtcdClusterStatus, TlsStatus};
 use stateward_api::{EtcdCluster, names};
 use stateward_plan::etcd::{Intent, plan, status};
 use tokio::sync::Notify;
@@ -162,7 +163,15 @@ impl ClusterLoop {
         let now = Timestamp::now();
         let plan = plan(&intent, &record, &observed.world, now);
         let mut new = status::status(&old, &intent, &plan.record, &plan.report, now);
-        if let Some(trouble) = &self.trouble {
+        if let Some(end) = observed.certificates_end {
+            let clients = intent.client_tls;
+            let tls = new.tls.get_or_insert_with(|| TlsStatus {
+                clients,
+                ..TlsStatus::default()
+            });
+            tls.not_after = Some(Time(end));
+        }
+        if let Some(trouble) = self.trouble.as_ref().or(observed.certificates_trouble.as_ref()) {
             say_trouble(&mut new, trouble, intent.generation, now);
         }
         // What later decisions rest on is written before the step that depends on it; mere words need not hold it up.
@@ -291,7 +300,7 @@ impl ClusterLoop {
 
 /// A step that could not be done is said where the user looks.
 fn say_trouble(status: &mut EtcdClusterStatus, trouble: &str, generation: i64, now: Timestamp) {
-    let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now);
+    let now = Time(now);
     let condition = Condition::new(types::DEGRADED, ConditionStatus::True, "CannotCarryOut", trouble);
     conditions::set(&mut status.conditions, condition.observed(Some(generation)), &now);
     status.waiting = trouble.to_owned();

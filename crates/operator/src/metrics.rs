@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -36,12 +37,24 @@ pub(crate) struct EffectLabel {
     pub(crate) effect: &'static str,
 }
 
-/// An EtcdCluster.
+/// An EtcdCluster or an EtcdBackup.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct ClusterLabel {
+pub(crate) struct ObjectLabel {
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
+
+impl ObjectLabel {
+    fn of(object: &ObjectMeta) -> Self {
+        Self {
+            namespace: object.namespace.clone().unwrap_or_default(),
+            name: object.name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+type Whole = Family<ObjectLabel, Gauge>;
+type Fraction = Family<ObjectLabel, Gauge<f64, AtomicU64>>;
 
 /// A condition of an EtcdCluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -54,23 +67,25 @@ pub(crate) struct ConditionLabel {
 /// Figures about EtcdClusters, taken from their statuses when somebody asks.
 #[derive(Clone, Default)]
 pub(crate) struct ClusterFigures {
-    pub(crate) wanted: Family<ClusterLabel, Gauge>,
-    pub(crate) ready: Family<ClusterLabel, Gauge>,
-    pub(crate) conditions: Family<ConditionLabel, Gauge>,
+    wanted: Whole,
+    ready: Whole,
+    certificates_end: Whole,
+    conditions: Family<ConditionLabel, Gauge>,
 }
 
 impl ClusterFigures {
     fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "cluster_members_wanted",
-            "spec.size of an EtcdCluster",
-            self.wanted.clone(),
-        );
-        registry.register(
-            "cluster_members_ready",
-            "Members of an EtcdCluster that serve",
-            self.ready.clone(),
-        );
+        for (name, help, figure) in [
+            ("members_wanted", "spec.size of an EtcdCluster", &self.wanted),
+            ("members_ready", "Members of an EtcdCluster that serve", &self.ready),
+            (
+                "certificates_end_seconds",
+                "When the first of the certificates of an EtcdCluster ends, in seconds since 1970",
+                &self.certificates_end,
+            ),
+        ] {
+            registry.register(format!("cluster_{name}"), help, figure.clone());
+        }
         registry.register(
             "cluster_condition",
             "1 while this condition of an EtcdCluster is true",
@@ -82,16 +97,17 @@ impl ClusterFigures {
     pub(crate) fn set(&self, clusters: &[Arc<EtcdCluster>]) {
         self.wanted.clear();
         self.ready.clear();
+        self.certificates_end.clear();
         self.conditions.clear();
         for cluster in clusters {
-            let label = ClusterLabel {
-                namespace: cluster.metadata.namespace.clone().unwrap_or_default(),
-                name: cluster.metadata.name.clone().unwrap_or_default(),
-            };
+            let label = ObjectLabel::of(&cluster.metadata);
             let status = cluster.status.clone().unwrap_or_default();
             self.wanted.get_or_create(&label).set(cluster.spec.size.into());
             let ready = i64::try_from(status.members.ready.len()).unwrap_or(i64::MAX);
             self.ready.get_or_create(&label).set(ready);
+            if let Some(end) = status.tls.and_then(|tls| tls.not_after) {
+                self.certificates_end.get_or_create(&label).set(end.0.as_second());
+            }
             for condition in &status.conditions {
                 let label = ConditionLabel {
                     namespace: label.namespace.clone(),
@@ -105,40 +121,29 @@ impl ClusterFigures {
     }
 }
 
-/// An EtcdBackup.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct BackupLabel {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-}
-
 /// Figures about EtcdBackups, taken from their statuses when somebody asks.
 #[derive(Clone, Default)]
 pub(crate) struct BackupFigures {
-    pub(crate) age: Family<BackupLabel, Gauge<f64, AtomicU64>>,
-    pub(crate) failures: Family<BackupLabel, Gauge>,
-    pub(crate) size: Family<BackupLabel, Gauge>,
-    pub(crate) seconds: Family<BackupLabel, Gauge<f64, AtomicU64>>,
+    age: Fraction,
+    failures: Whole,
+    size: Whole,
+    seconds: Fraction,
 }
 
 impl BackupFigures {
     fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "backup_age_seconds",
-            "Time since the last good backup was complete",
-            self.age.clone(),
-        );
-        registry.register(
-            "backup_failures",
-            "Failed attempts since the last good backup",
-            self.failures.clone(),
-        );
-        registry.register("backup_size_bytes", "Size of the last good backup", self.size.clone());
-        registry.register(
-            "backup_duration_seconds",
-            "How long the last good backup took",
-            self.seconds.clone(),
-        );
+        for (name, help, figure) in [
+            ("age_seconds", "Time since the last good backup was complete", &self.age),
+            ("duration_seconds", "How long the last good backup took", &self.seconds),
+        ] {
+            registry.register(format!("backup_{name}"), help, figure.clone());
+        }
+        for (name, help, figure) in [
+            ("failures", "Failed attempts since the last good backup", &self.failures),
+            ("size_bytes", "Size of the last good backup", &self.size),
+        ] {
+            registry.register(format!("backup_{name}"), help, figure.clone());
+        }
     }
 
     /// Takes them from the objects.
@@ -148,10 +153,7 @@ impl BackupFigures {
         self.size.clear();
         self.seconds.clear();
         for backup in backups {
-            let label = BackupLabel {
-                namespace: backup.metadata.namespace.clone().unwrap_or_default(),
-                name: backup.metadata.name.clone().unwrap_or_default(),
-            };
+            let label = ObjectLabel::of(&backup.metadata);
             let status = backup.status.clone().unwrap_or_default();
             self.failures.get_or_create(&label).set(status.consecutive_failures);
             if let Some(done) = status.last_success_date {

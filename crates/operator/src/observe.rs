@@ -52,6 +52,10 @@ pub(crate) struct Observed {
     pub(crate) clients: BTreeMap<MemberName, Client>,
     /// Whom a pod that is made now trusts.
     pub(crate) trusts: Option<TrustFiles>,
+    /// When the first of the certificates that members show ends.
+    pub(crate) certificates_end: Option<Timestamp>,
+    /// What keeps certificates from being renewed, in words.
+    pub(crate) certificates_trouble: Option<String>,
     /// Something that no event tells of is worth another look after this time.
     pub(crate) look_again: Option<Duration>,
 }
@@ -132,6 +136,8 @@ pub(crate) async fn observe(
         pod_versions: versions.collect(),
         clients,
         trusts: judged.files,
+        certificates_end: judged.not_after,
+        certificates_trouble: judged.trouble,
         look_again,
     })
 }

@@ -31,7 +31,7 @@ enum Verb {
     Local(local::Verb),
     /// Bring up the example on an embedded Kubernetes and watch it live
     Demo(demo::Options),
-    /// Show a cluster in words
+    /// Show a cluster in words, or a line for each cluster, backup and restore
     Status(status::Options),
     /// What Stateward's own pods run
     #[command(subcommand, hide = true)]

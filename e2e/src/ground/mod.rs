@@ -55,6 +55,8 @@ pub(crate) enum Need {
     Helm,
     /// A cert-manager that can be started.
     CertManager,
+    /// The definitions of the Prometheus operator.
+    PrometheusOperator,
     /// The operator in a pod of its own, as it is shipped.
     OperatorPod,
     /// The operator's image of the release before.
@@ -65,6 +67,17 @@ pub(crate) enum Need {
     ApiServer,
     /// Crashed containers that start again within seconds.
     QuickRestarts,
+}
+
+/// Why no ground has something that `./x` has not fetched, if so.
+fn not_fetched(need: Need) -> Option<&'static str> {
+    match need {
+        Need::CertManager if !crate::cert_manager::is_built() => Some(crate::cert_manager::NOT_BUILT),
+        Need::PrometheusOperator if crate::definitions::folder(crate::definitions::PROMETHEUS).is_none() => {
+            Some("there are no definitions of the Prometheus operator; ./x chart fetches them")
+        }
+        _ => None,
+    }
 }
 
 /// What can be broken and mended. Pods and claims by namespace and name.

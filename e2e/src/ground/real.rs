@@ -90,8 +90,8 @@ impl Ground for Real {
         if need == Need::S3 && std::env::var_os(crate::s3::IMAGE).is_none() {
             return Some("no image of an S3 server was loaded; ./x kube test brings one");
         }
-        if need == Need::CertManager && !crate::cert_manager::is_built() {
-            return Some(crate::cert_manager::NOT_BUILT);
+        if let Some(why) = super::not_fetched(need) {
+            return Some(why);
         }
         if need == Need::Meter {
             return Some("the operator is a pod of its own here, and nothing stands between it and the API");

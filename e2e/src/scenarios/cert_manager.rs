@@ -8,12 +8,16 @@ use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, Post
 use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use stateward_api::names;
+use stateward_etcd::Tls;
 
 use super::tls::{apply_secret, member_pods, secrets, with_fresh_certificates};
 use crate::cert_manager::{self, Controller};
 use crate::certificates::Authority;
+use crate::definitions::{self, CERT_MANAGER};
 use crate::test::Test;
 use crate::wait::until;
+use crate::writer::{Endpoint, Written};
 
 const CERTIFICATES: [&str; 3] = ["c-peer-cert", "c-server-cert", "c-client-cert"];
 
@@ -23,11 +27,11 @@ fn objects(test: &Test, kind: &str) -> Api<DynamicObject> {
 }
 
 /// An issuer with an authority that the test knows.
-async fn issuer(test: &Test, authority: &Authority) -> Result<()> {
-    issue_from(test, authority).await?;
+async fn issuer(test: &Test, name: &str, authority: &Authority) -> Result<()> {
+    issue_from(test, name, authority).await?;
     let object = json!({
-        "apiVersion": "cert-manager.io/v1", "kind": "Issuer", "metadata": {"name": "ours"},
-        "spec": {"ca": {"secretName": "issuer-ca"}},
+        "apiVersion": "cert-manager.io/v1", "kind": "Issuer", "metadata": {"name": name},
+        "spec": {"ca": {"secretName": format!("{name}-ca")}},
     });
     let issuers = objects(test, "Issuer");
     issuers
@@ -38,12 +42,46 @@ async fn issuer(test: &Test, authority: &Authority) -> Result<()> {
 }
 
 /// From now on the issuer signs with this authority.
-async fn issue_from(test: &Test, authority: &Authority) -> Result<()> {
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "issuer-ca"}, "type": "kubernetes.io/tls",
-        "stringData": {"tls.crt": authority.pem, "tls.key": authority.key},
-    });
-    apply_secret(test, &secret).await
+async fn issue_from(test: &Test, issuer: &str, authority: &Authority) -> Result<()> {
+    apply_secret(test, &authority.secret(&format!("{issuer}-ca"))).await
+}
+
+/// A file of a Secret, as text without what editors differ in.
+async fn file(test: &Test, secret: &str, key: &str) -> Result<String> {
+    let data = secrets(test).get(secret).await?.data.unwrap_or_default();
+    let file = data.get(key).with_context(|| format!("{secret} has no {key}"))?;
+    Ok(String::from_utf8_lossy(&file.0).trim().replace('\r', ""))
+}
+
+/// Waits until peers trust this authority alone and clients that one, and no rotation is under way.
+async fn trusted(test: &Test, peers: &Authority, clients: &Authority) -> Result<()> {
+    until("the authorities to be trusted alone", 400, async || {
+        let cluster = test.get("c").await?;
+        let stage = cluster.status.unwrap_or_default().tls.unwrap_or_default().stage;
+        for (secret, key, authority) in [
+            ("c-peer-tls", "peer-ca.crt", peers),
+            ("c-server-tls", "server-ca.crt", clients),
+            ("c-client-tls", "etcd-client-ca.crt", clients),
+        ] {
+            let trusted = file(test, secret, key).await?;
+            let alone = trusted == authority.pem.trim().replace('\r', "");
+            ensure!(alone, "{secret} trusts another; stage {stage}");
+        }
+        ensure!(stage.is_empty(), "stage {stage}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// The end of a scenario: nothing of cert-manager is left.
+async fn finished(test: &Test, controller: Controller, written: Written) -> Result<String> {
+    drop(controller);
+    definitions::uninstall(test, CERT_MANAGER).await?;
+    Ok(format!(
+        "{} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
 }
 
 /// Asks cert-manager for a new certificate now, as its own command line does.
@@ -64,16 +102,14 @@ async fn renew(test: &Test, name: &str) -> Result<()> {
 }
 
 /// The certificates that members and clients have been given, by Secret.
-async fn handed_out(test: &Test) -> Result<BTreeMap<String, Vec<u8>>> {
+async fn handed_out(test: &Test) -> Result<BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for (secret, key) in [
         ("c-peer-tls", "peer.crt"),
         ("c-server-tls", "server.crt"),
         ("c-client-tls", "etcd-client.crt"),
     ] {
-        let data = secrets(test).get(secret).await?.data.unwrap_or_default();
-        let certificate = data.get(key).with_context(|| format!("{secret} has no {key}"))?;
-        all.insert(secret.to_owned(), certificate.0.clone());
+        all.insert(secret.to_owned(), file(test, secret, key).await?);
     }
     Ok(all)
 }
@@ -88,14 +124,14 @@ async fn settled(test: &Test, controller: &mut Controller, seconds: u64) -> Resu
 
 pub(crate) async fn tls_by_cert_manager(test: &Test) -> Result<String> {
     // given no cert-manager at all
-    cert_manager::uninstall(test).await?;
+    definitions::uninstall(test, CERT_MANAGER).await?;
     let tls =
         json!({"certManager": {"issuerRef": {"name": "ours"}, "dnsNames": ["etcd.example.com"], "overlapSeconds": 2}});
     test.create("c", json!({"size": 3, "TLS": tls})).await?;
     let words = test.condition("c", "Degraded", "CannotCarryOut", 60).await?;
     ensure!(words.contains("cert-manager is not installed"), "it says: {words}");
     // when there is one, but not its issuer
-    cert_manager::install(test).await?;
+    definitions::install(test, CERT_MANAGER).await?;
     let mut controller = cert_manager::start(test)?;
     until("words about the issuer", 120, async || {
         let waiting = test.get("c").await?.status.unwrap_or_default().waiting;
@@ -110,7 +146,7 @@ pub(crate) async fn tls_by_cert_manager(test: &Test) -> Result<String> {
     );
     // and then the issuer
     let authority = Authority::new("ours")?;
-    issuer(test, &authority).await?;
+    issuer(test, "ours", &authority).await?;
     settled(test, &mut controller, 180).await?;
     let writer = test.writer("c").await?;
     let before = member_pods(test).await?;
@@ -152,20 +188,14 @@ pub(crate) async fn tls_by_cert_manager(test: &Test) -> Result<String> {
         Ok(Some(()))
     })
     .await?;
-    drop(controller);
-    cert_manager::uninstall(test).await?;
-    Ok(format!(
-        "{} writes, longest gap {:.1} s",
-        written.acknowledged,
-        written.longest_gap.as_secs_f64()
-    ))
+    finished(test, controller, written).await
 }
 
 pub(crate) async fn authority_of_the_issuer_rotated(test: &Test) -> Result<String> {
     // given a cluster with certificates of an issuer
-    cert_manager::install(test).await?;
+    definitions::install(test, CERT_MANAGER).await?;
     let mut controller = cert_manager::start(test)?;
-    issuer(test, &Authority::new("old")?).await?;
+    issuer(test, "ours", &Authority::new("old")?).await?;
     let tls = json!({"certManager": {"issuerRef": {"name": "ours"}, "overlapSeconds": 2}});
     test.create("c", json!({"size": 3, "TLS": tls})).await?;
     settled(test, &mut controller, 180).await?;
@@ -175,25 +205,11 @@ pub(crate) async fn authority_of_the_issuer_rotated(test: &Test) -> Result<Strin
     // when the issuer gets another authority and all is issued anew, all at once
     let authority = Authority::new("new")?;
     with_fresh_certificates(test, &writer, async {
-        issue_from(test, &authority).await?;
+        issue_from(test, "ours", &authority).await?;
         for name in CERTIFICATES {
             renew(test, name).await?;
         }
-        until("the new authority alone to be trusted", 400, async || {
-            let cluster = test.get("c").await?;
-            let stage = cluster.status.unwrap_or_default().tls.unwrap_or_default().stage;
-            for (secret, key) in [("c-peer-tls", "peer-ca.crt"), ("c-client-tls", "etcd-client-ca.crt")] {
-                let data = secrets(test).get(secret).await?.data.unwrap_or_default();
-                let ca = String::from_utf8_lossy(&data[key].0).trim().replace("\r", "");
-                ensure!(
-                    ca == authority.pem.trim().replace("\r", ""),
-                    "{secret} still trusts another; stage {stage}"
-                );
-            }
-            ensure!(stage.is_empty(), "stage {stage}");
-            Ok(Some(()))
-        })
-        .await?;
+        trusted(test, &authority, &authority).await?;
         test.settled("c", 180).await?;
         writer.goes_on(100, 60).await
     })
@@ -206,11 +222,69 @@ pub(crate) async fn authority_of_the_issuer_rotated(test: &Test) -> Result<Strin
         "clients waited {:?}",
         written.longest_gap
     );
-    drop(controller);
-    cert_manager::uninstall(test).await?;
-    Ok(format!(
-        "{} writes, longest gap {:.1} s",
-        written.acknowledged,
-        written.longest_gap.as_secs_f64()
-    ))
+    finished(test, controller, written).await
+}
+
+pub(crate) async fn peers_have_an_issuer_of_their_own(test: &Test) -> Result<String> {
+    // given a cluster whose peers trust one authority and whose clients another
+    definitions::install(test, CERT_MANAGER).await?;
+    let mut controller = cert_manager::start(test)?;
+    let [ours, inner, next] = [
+        Authority::new("ours")?,
+        Authority::new("inner")?,
+        Authority::new("next")?,
+    ];
+    for (name, authority) in [("ours", &ours), ("inner", &inner), ("next", &next)] {
+        issuer(test, name, authority).await?;
+    }
+    let tls = |peers: Value| json!({"certManager": {"issuerRef": {"name": "ours"}, "peerIssuerRef": peers, "overlapSeconds": 2}});
+    test.create("c", json!({"size": 3, "TLS": tls(json!({"name": "inner"}))}))
+        .await?;
+    settled(test, &mut controller, 180).await?;
+    trusted(test, &inner, &ours).await?;
+    let id = test.cluster_id("c").await?;
+    let writer = test.writer("c").await?;
+    let with_peers = Endpoint {
+        tls: Some((
+            peer_certificate(test, &ours).await?,
+            names::client_host("c", &test.namespace, ""),
+        )),
+        ..test.endpoint("c").await?
+    };
+    ensure!(
+        with_peers.client()?.get("x").await.is_err(),
+        "a client with the certificate of a peer was served"
+    );
+    writer.measure_from_here();
+    // when peers get another issuer, and then none of their own
+    with_fresh_certificates(test, &writer, async {
+        for (peers, authority) in [(json!({"name": "next"}), &next), (Value::Null, &ours)] {
+            test.edit("c", json!({ "TLS": tls(peers) })).await?;
+            trusted(test, authority, &ours).await?;
+            test.settled("c", 180).await?;
+            writer.goes_on(50, 60).await?;
+        }
+        Ok(())
+    })
+    .await
+    .with_context(|| controller.last_words())?;
+    // then it was a rotation like any other
+    ensure!(test.cluster_id("c").await? == id, "it is another cluster");
+    let written = writer.finish().await?;
+    ensure!(
+        written.longest_gap.as_secs() < 5,
+        "clients waited {:?}",
+        written.longest_gap
+    );
+    finished(test, controller, written).await
+}
+
+/// What a peer could call clients' ports with.
+async fn peer_certificate(test: &Test, trusted: &Authority) -> Result<Tls> {
+    let certificate = file(test, "c-peer-tls", "peer.crt").await?;
+    let key = file(test, "c-peer-tls", "peer.key").await?;
+    Ok(Tls::new(
+        trusted.pem.as_bytes(),
+        Some((certificate.as_bytes(), key.as_bytes())),
+    )?)
 }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::definitions::{self, PROMETHEUS};
 use crate::ground::Fault;
 use crate::test::Test;
 use crate::wait::until;
@@ -199,14 +200,50 @@ pub(crate) async fn helm_namespaced(test: &Test) -> Result<String> {
     Ok(format!("{} writes", written.acknowledged))
 }
 
+/// Values that turn on what the Prometheus operator reads.
+const MONITORING: &str = "--set=serviceMonitor.enabled=true,prometheusRule.enabled=true";
+
+pub(crate) async fn monitoring_objects_are_taken(test: &Test) -> Result<String> {
+    definitions::install(test, PROMETHEUS).await?;
+    let template = [
+        "template",
+        "mine",
+        CHART,
+        MONITORING,
+        "--show-only=templates/monitoring.yaml",
+    ];
+    let objects = test.helm(&template).await?;
+    // A field that the definitions do not know is refused, not dropped.
+    let apply = ["apply", "--server-side", "--validate=strict", "-f", "-"];
+    test.tool("kubectl", &apply, Some(&objects)).await?;
+    for kind in ["servicemonitor", "prometheusrule"] {
+        test.kubectl(&["get", &format!("{kind}.monitoring.coreos.com/mine-stateward")])
+            .await?;
+    }
+    // And they do look: neither a time that is none nor an unknown field gets by.
+    for (right, wrong) in [
+        ("interval: 30s", "interval: often"),
+        ("endpoints:", "endpoint: []\n  endpoints:"),
+    ] {
+        let broken = objects.replacen(right, wrong, 1);
+        ensure!(broken != objects, "there is no {right} in it");
+        let refused = test.tool("kubectl", &apply, Some(&broken)).await;
+        ensure!(refused.is_err(), "{wrong} was taken");
+    }
+    definitions::uninstall(test, PROMETHEUS).await?;
+    Ok(format!("{} lines", objects.lines().count()))
+}
+
 pub(crate) async fn helm_cluster_wide(test: &Test) -> Result<String> {
     without_the_shipped_operator(test).await?;
+    definitions::install(test, PROMETHEUS).await?;
     let extras = "--set=dashboard.enabled=true,networkPolicy.enabled=true";
     let install = [
         "install",
         "stateward",
         CHART,
         extras,
+        MONITORING,
         "--take-ownership",
         "--force-conflicts",
         "--wait",
@@ -218,8 +255,7 @@ pub(crate) async fn helm_cluster_wide(test: &Test) -> Result<String> {
     let before = pods(test, "c").await?;
     // The one that leads is lost; the other goes on with what it was doing.
     test.edit("c", json!({"size": 4})).await?;
-    let lease = ["get", "lease", "stateward", "-o", "jsonpath={.spec.holderIdentity}"];
-    let leader = test.kubectl(&lease).await?;
+    let leader = acting(test, &test.namespace).await?;
     test.fault(Fault::Kill(test.namespace.clone(), leader.clone())).await?;
     test.settled("c", 120).await?;
     let after = pods(test, "c").await?;
@@ -228,8 +264,103 @@ pub(crate) async fn helm_cluster_wide(test: &Test) -> Result<String> {
         "a change of leaders touched a pod"
     );
     test.helm(&["uninstall", "stateward", "--wait"]).await?;
+    definitions::uninstall(test, PROMETHEUS).await?;
     let written = writer.finish().await?;
     Ok(format!("{leader} led and was killed; {} writes", written.acknowledged))
+}
+
+/// The pod that acts: the holder of the lease.
+async fn acting(test: &Test, namespace: &str) -> Result<String> {
+    let lease = [
+        "--namespace",
+        namespace,
+        "get",
+        "lease",
+        "stateward",
+        "-o",
+        "jsonpath={.spec.holderIdentity}",
+    ];
+    test.kubectl(&lease).await
+}
+
+/// The node of a pod.
+async fn node_of(test: &Test, namespace: &str, pod: &str) -> Result<String> {
+    let pods: Api<Pod> = Api::namespaced(test.client.clone(), namespace);
+    let spec = pods.get(pod).await?.spec;
+    spec.and_then(|spec| spec.node_name).context("the pod has no node")
+}
+
+/// One replica, as in the shipped manifests: its pod is given up 30 s after its node, and another one is made elsewhere.
+pub(crate) async fn node_of_the_operator_lost(test: &Test) -> Result<String> {
+    let acts = acting(test, HOME).await?;
+    let node = node_of(test, HOME, &acts).await?;
+    let (took, healed) = lose_the_node(test, HOME, &acts, &node).await?;
+    test.ground.start_operator().await?;
+    Ok(format!(
+        "another acts after {took} s, the member is replaced after {healed} s"
+    ))
+}
+
+/// Two replicas, as the chart makes them: the other one is there already, and needs only the lease.
+pub(crate) async fn node_of_one_of_two_operators_lost(test: &Test) -> Result<String> {
+    without_the_shipped_operator(test).await?;
+    let install = [
+        "install",
+        "stateward",
+        CHART,
+        "--take-ownership",
+        "--force-conflicts",
+        "--wait",
+        "--timeout=90s",
+    ];
+    test.helm(&install).await?;
+    let acts = acting(test, &test.namespace).await?;
+    let node = node_of(test, &test.namespace, &acts).await?;
+    let (took, healed) = lose_the_node(test, &test.namespace, &acts, &node).await?;
+    ensure!(took < 60, "the other replica took {took} s");
+    test.helm(&["uninstall", "stateward", "--wait"]).await?;
+    Ok(format!(
+        "the other acts after {took} s, the member is replaced after {healed} s"
+    ))
+}
+
+/// Stops the node of the operator that acts, with a member of a cluster on it. Tells after how many seconds another operator acts, and the
+/// member is replaced.
+async fn lose_the_node(test: &Test, home: &str, acts: &str, node: &str) -> Result<(u64, u64)> {
+    test.created("c", json!({"size": 3, "recovery": {"nodeLossSeconds": 10}}))
+        .await?;
+    let writer = test.writer("c").await?;
+    let mut there = Vec::new();
+    for pod in test.pods_of("c").await? {
+        if pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node) {
+            there.push(pod.name_any());
+        }
+    }
+    let [member] = there.as_slice() else {
+        bail!("{} members on {node}, where one was expected", there.len());
+    };
+    let started = std::time::Instant::now();
+    test.fault(Fault::StopNode(node.to_owned())).await?;
+    let lost = async {
+        until("another operator to act", 240, async || {
+            let now = acting(test, home).await?;
+            Ok((!now.is_empty() && now != acts).then_some(()))
+        })
+        .await?;
+        let took = started.elapsed().as_secs();
+        until("the member to be replaced", 240, async || {
+            let ready = test.get("c").await?.status.unwrap_or_default().members.ready;
+            Ok((ready.len() == 3 && !ready.contains(member)).then_some(()))
+        })
+        .await?;
+        anyhow::Ok((took, started.elapsed().as_secs()))
+    };
+    let lost = lost.await;
+    test.fault(Fault::StartNode(node.to_owned())).await?;
+    let lost = lost?;
+    test.settled("c", 180).await?;
+    writer.finish().await?;
+    Ok(lost)
 }
 
 /// What an installation beside the shipped one calls what is in no namespace.

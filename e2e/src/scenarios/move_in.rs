@@ -1,33 +1,65 @@
 //! Moving in: clusters that somebody else made are taken over without losing a write.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
-use serde_json::json;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use stateward_etcd::{Tls, shown_certificate};
 
+use super::tls::{apply_secret, static_tls};
+use crate::certificates::Authority;
+use crate::ground::Need;
 use crate::test::Test;
+use crate::wait::until;
 use crate::writer::{Endpoint, Writer};
 
-/// A plain StatefulSet of etcd, as many people run it.
-fn stateful_set(version: &str) -> String {
+/// A plain StatefulSet of etcd, as many people run it; with certificates from the Secrets that `TLS.static` names.
+fn stateful_set(version: &str, tls: bool) -> String {
+    let scheme = if tls { "https" } else { "http" };
+    let host = |name: &str| format!("{name}.old.$(NAMESPACE).svc");
+    let peers: Vec<_> = ["old-0", "old-1", "old-2"]
+        .iter()
+        .map(|name| format!("{name}={scheme}://{}:2380", host(name)))
+        .collect();
+    let mut arguments = vec![
+        "--name=$(POD)".to_owned(),
+        "--data-dir=/data/etcd".to_owned(),
+        format!("--listen-client-urls={scheme}://0.0.0.0:2379"),
+        format!("--advertise-client-urls={scheme}://{}:2379", host("$(POD)")),
+        format!("--listen-peer-urls={scheme}://0.0.0.0:2380"),
+        format!("--initial-advertise-peer-urls={scheme}://{}:2380", host("$(POD)")),
+        format!("--initial-cluster={}", peers.join(",")),
+        "--initial-cluster-token=old".to_owned(),
+    ];
+    let mut mounts = vec![json!({"name": "data", "mountPath": "/data"})];
+    let mut volumes = Vec::new();
+    if tls {
+        for (what, flag) in [("server", ""), ("peer", "peer-")] {
+            let folder = format!("/certificates/{what}");
+            arguments.extend([
+                format!("--{flag}cert-file={folder}/{what}.crt"),
+                format!("--{flag}key-file={folder}/{what}.key"),
+                format!("--{flag}trusted-ca-file={folder}/{what}-ca.crt"),
+                format!("--{flag}client-cert-auth"),
+            ]);
+            mounts.push(json!({"name": what, "mountPath": folder}));
+            volumes.push(json!({"name": what, "secret": {"secretName": format!("etcd-{what}-tls")}}));
+        }
+    }
     let container = json!({
         "name": "etcd", "image": format!("quay.io/coreos/etcd:v{version}"),
         "command": ["/usr/local/bin/etcd"],
-        "args": [
-            "--name=$(POD)", "--data-dir=/data/etcd",
-            "--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://$(POD).old.$(NAMESPACE).svc:2379",
-            "--listen-peer-urls=http://0.0.0.0:2380", "--initial-advertise-peer-urls=http://$(POD).old.$(NAMESPACE).svc:2380",
-            "--initial-cluster=old-0=http://old-0.old.$(NAMESPACE).svc:2380,old-1=http://old-1.old.$(NAMESPACE).svc:2380,old-2=http://old-2.old.$(NAMESPACE).svc:2380",
-            "--initial-cluster-token=old",
-        ],
+        "args": arguments,
         "env": [
             {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
         ],
         "readinessProbe": {"tcpSocket": {"port": 2379}, "periodSeconds": 1},
         "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "volumeMounts": mounts,
     });
     let claim = json!({
         "metadata": {"name": "data"},
@@ -53,6 +85,7 @@ fn stateful_set(version: &str) -> String {
                 "metadata": {"labels": labels},
                 "spec": {
                     "containers": [container],
+                    "volumes": volumes,
                     "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "fsGroup": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
                 },
             },
@@ -64,30 +97,118 @@ fn stateful_set(version: &str) -> String {
 }
 
 pub(crate) async fn a_stateful_set_is_taken_over(test: &Test) -> Result<String> {
-    // given a StatefulSet of etcd with a client
-    test.apply(&stateful_set(&test.usual)).await?;
+    taken_over(test, None).await
+}
+
+pub(crate) async fn a_stateful_set_with_tls_is_taken_over(test: &Test) -> Result<String> {
+    taken_over(test, Some(&Authority::new("theirs")?)).await
+}
+
+/// Starts the StatefulSet, and gives where its members and its clients' service are.
+async fn old_cluster(test: &Test, authority: Option<&Authority>) -> Result<(Vec<String>, Endpoint)> {
+    let hosts = [
+        format!("*.old.{}.svc", test.namespace),
+        format!("*.old.{}.svc.cluster.local", test.namespace),
+        format!("old-client.{}.svc", test.namespace),
+    ];
+    if let Some(authority) = authority {
+        for secret in authority.secrets_also("c", &test.namespace, &[authority], &hosts)? {
+            apply_secret(test, &secret).await?;
+        }
+    }
+    test.apply(&stateful_set(&test.usual, authority.is_some())).await?;
     test.kubectl(&["rollout", "status", "statefulset/old", "--timeout=120s"])
         .await?;
+    let scheme = if authority.is_some() { "https" } else { "http" };
+    let members: Vec<String> = if test.ground.lacks(Need::OperatorPod).is_none() {
+        (0..3)
+            .map(|number| format!("old-{number}.old.{}.svc", test.namespace))
+            .collect()
+    } else {
+        // An operator that is no pod does not know the names of pods.
+        let addresses = addresses(test).await?;
+        if let Some(authority) = authority {
+            renamed(test, authority, &[&hosts[..], &addresses].concat(), &addresses).await?;
+        }
+        addresses
+    };
     let address = test
         .kubectl(&["get", "service/old-client", "-o", "jsonpath={.spec.clusterIP}"])
         .await?;
-    let old = Endpoint {
-        address: SocketAddr::new(address.trim().parse()?, 2379),
-        tls: None,
+    let tls = match authority {
+        Some(authority) => {
+            let [.., client] = authority.secrets("c", &test.namespace, &[authority])?;
+            let file = |key: &str| {
+                client["stringData"][key]
+                    .as_str()
+                    .unwrap_or_default()
+                    .as_bytes()
+                    .to_vec()
+            };
+            let identity = (file("etcd-client.crt"), file("etcd-client.key"));
+            let tls = Tls::new(authority.pem.as_bytes(), Some((&identity.0, &identity.1)))?;
+            Some((tls, format!("old-client.{}.svc", test.namespace)))
+        }
+        None => None,
     };
-    let writer = Writer::start(old);
-    writer.goes_on(50, 60).await?;
+    let service = Endpoint {
+        address: SocketAddr::new(address.trim().parse()?, 2379),
+        tls,
+    };
+    let members = members.iter().map(|host| format!("{scheme}://{host}:2379")).collect();
+    Ok((members, service))
+}
 
-    // when a cluster is told to take it over
-    let endpoints: Vec<_> = (0..3)
-        .map(|number| format!("http://old-{number}.old.{}.svc:2379", test.namespace))
-        .collect();
-    let cluster = json!({
+/// The addresses of the StatefulSet's pods.
+async fn addresses(test: &Test) -> Result<Vec<String>> {
+    let pods = test.pods().list(&ListParams::default().labels("run=old")).await?;
+    let addresses = pods.into_iter().map(|pod| pod.status.and_then(|status| status.pod_ip));
+    addresses.collect::<Option<_>>().context("a pod has no address")
+}
+
+/// Certificates for these names as well, and waits until all members show them.
+async fn renamed(test: &Test, authority: &Authority, also: &[String], members: &[String]) -> Result<()> {
+    let shown = async || -> Result<Vec<Vec<u8>>> {
+        let mut all = Vec::new();
+        for address in members {
+            let address = SocketAddr::new(address.parse()?, 2379);
+            let seen = shown_certificate(address, Duration::from_secs(2)).await;
+            all.push(seen.context("a member shows no certificate")?);
+        }
+        Ok(all)
+    };
+    let before = shown().await?;
+    for secret in authority.secrets_also("c", &test.namespace, &[authority], also)? {
+        apply_secret(test, &secret).await?;
+    }
+    until("the certificates with addresses to be shown", 180, async || {
+        let now = shown().await?;
+        Ok(now.iter().all(|one| !before.contains(one)).then_some(()))
+    })
+    .await
+}
+
+/// The EtcdCluster that is told to take a cluster over.
+async fn take_over(test: &Test, endpoints: &[String], tls: Option<Value>) -> Result<()> {
+    let mut cluster = json!({
         "apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdCluster",
         "metadata": {"name": "c", "annotations": {"stateward.dev/adopt-endpoints": endpoints.join(",")}},
         "spec": {"size": 3, "version": test.usual},
     });
-    test.apply(&cluster.to_string()).await?;
+    if let Some(tls) = tls {
+        cluster["spec"]["TLS"] = tls;
+    }
+    test.apply(&cluster.to_string()).await
+}
+
+async fn taken_over(test: &Test, authority: Option<&Authority>) -> Result<String> {
+    // given a StatefulSet of etcd with a client
+    let (endpoints, old) = old_cluster(test, authority).await?;
+    let writer = Writer::start(old);
+    writer.goes_on(50, 60).await?;
+
+    // when a cluster is told to take it over
+    take_over(test, &endpoints, authority.map(|_| static_tls())).await?;
     test.condition("c", "Progressing", "WaitingForRelease", 180).await?;
     let list = test.list("c").await?;
     ensure!(
@@ -120,6 +241,30 @@ pub(crate) async fn a_stateful_set_is_taken_over(test: &Test) -> Result<String> 
         written.acknowledged,
         written.longest_gap.as_secs_f64()
     ))
+}
+
+pub(crate) async fn what_cannot_be_taken_over_is_told(test: &Test) -> Result<String> {
+    // given a cluster that speaks no TLS
+    let (endpoints, old) = old_cluster(test, None).await?;
+    let writer = Writer::start(old);
+    writer.goes_on(20, 60).await?;
+    // when it shall be taken over with certificates
+    take_over(test, &endpoints, Some(json!({"auto": {}}))).await?;
+    let words = test.condition("c", "Degraded", "AdoptedTlsDiffers", 90).await?;
+    ensure!(words.contains("spec.TLS"), "it says: {words}");
+    ensure!(test.pods_of("c").await?.is_empty(), "a pod was made");
+    // then nothing joined, and it is taken over when the spec says so
+    test.edit("c", json!({"TLS": null})).await?;
+    test.condition("c", "Progressing", "WaitingForRelease", 180).await?;
+    writer.goes_on(20, 60).await?;
+    writer.redirect(test.endpoint("c").await?);
+    test.kubectl(&["annotate", "etcdcluster/c", "stateward.dev/release-adopted=true"])
+        .await?;
+    test.settled("c", 180).await?;
+    test.kubectl(&["delete", "statefulset/old", "service/old", "service/old-client"])
+        .await?;
+    let written = writer.finish().await?;
+    Ok(format!("{words}; {} writes", written.acknowledged))
 }
 
 /// A member's pod as the CoreOS operator made it: without a claim, owned by the EtcdCluster.

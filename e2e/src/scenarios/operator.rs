@@ -215,8 +215,10 @@ pub(crate) async fn two_operators_and_a_lease_that_wanders(test: &Test) -> Resul
 
 pub(crate) async fn quiet_clusters_ask_nothing_of_the_api(test: &Test) -> Result<String> {
     let meter = test.ground.meter().context("nothing is counted here")?;
-    for name in ["a", "b", "c"] {
-        test.create(name, json!({"size": 3})).await?;
+    let plain = json!({"size": 3});
+    let with_certificates = json!({"size": 3, "TLS": {"auto": {}}});
+    for (name, spec) in [("a", &plain), ("b", &plain), ("c", &with_certificates)] {
+        test.create(name, spec.clone()).await?;
     }
     for name in ["a", "b", "c"] {
         test.settled(name, 120).await?;

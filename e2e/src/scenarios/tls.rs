@@ -84,10 +84,20 @@ pub(crate) async fn tls_auto(test: &Test) -> Result<String> {
             member.peer_url
         );
     }
+    // When they end is told: they are made for 90 days.
+    let left = certificates_end(test).await?.duration_since(jiff::Timestamp::now());
+    ensure!((88..=90).contains(&(left.as_hours() / 24)), "they end in {left:#}");
     let writer = test.writer("c").await?;
     writer.goes_on(30, 30).await?;
     let written = writer.finish().await?;
     Ok(format!("{} writes", written.acknowledged))
+}
+
+/// When the first certificate ends, as the status has it.
+async fn certificates_end(test: &Test) -> Result<jiff::Timestamp> {
+    let status = test.get("c").await?.status.unwrap_or_default();
+    let end = status.tls.and_then(|tls| tls.not_after);
+    Ok(end.context("the status does not say when certificates end")?.0)
 }
 
 pub(crate) async fn tls_switched_on_and_off(test: &Test) -> Result<String> {
@@ -131,7 +141,8 @@ async fn shown(test: &Test) -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-fn static_tls() -> Value {
+/// The Secrets that [`Authority::secrets`] makes.
+pub(super) fn static_tls() -> Value {
     json!({"static": {
         "member": {"peerSecret": "etcd-peer-tls", "serverSecret": "etcd-server-tls"},
         "operatorSecret": "etcd-client-tls",
@@ -169,6 +180,8 @@ pub(crate) async fn tls_static(test: &Test) -> Result<String> {
     apply_secret(test, server).await?;
     test.settled("c", 120).await?;
     let writer = test.writer("c").await?;
+    let end = certificates_end(test).await?;
+    ensure!(end.to_string() == "4096-01-01T00:00:00Z", "they end at {end}");
     let before = member_pods(test).await?;
     let old = shown(test).await?;
     // and when the user replaces them by new ones of the same authority
@@ -289,7 +302,7 @@ async fn stage_of(test: &Test, name: &str) -> Result<String> {
 }
 
 /// Waits until the authority in the Secret is another one and nobody trusts the old one; tells the stages that were seen.
-async fn rotated(test: &Test, old: &[u8], seconds: u64) -> Result<Vec<String>> {
+async fn rotated(test: &Test, authority: &str, old: &[u8], seconds: u64) -> Result<Vec<String>> {
     let stages = std::cell::RefCell::new(Vec::<String>::new());
     until("the new authority alone to be trusted", seconds, async || {
         let stage = stage_of(test, "c").await?;
@@ -307,7 +320,7 @@ async fn rotated(test: &Test, old: &[u8], seconds: u64) -> Result<Vec<String>> {
                 .0
                 .clone())
         };
-        let authority = file("c-ca-tls", "tls.crt").await?;
+        let authority = file(authority, "tls.crt").await?;
         ensure!(authority != old, "the authority is the old one");
         for (secret, key) in [
             ("c-peer-tls", "peer-ca.crt"),
@@ -342,7 +355,7 @@ pub(crate) async fn tls_authority_rotated(test: &Test) -> Result<String> {
     // when a person asks for another authority
     let stages = with_fresh_certificates(test, &writer, async {
         ask_for_another_authority(test, "the key may have leaked").await?;
-        let stages = rotated(test, &old, 400).await?;
+        let stages = rotated(test, "c-ca-tls", &old, 400).await?;
         test.settled("c", 120).await?;
         writer.goes_on(100, 60).await?;
         Ok(stages)
@@ -372,6 +385,83 @@ pub(crate) async fn tls_authority_rotated(test: &Test) -> Result<String> {
     // and nothing more happens
     tokio::time::sleep(Duration::from_secs(3)).await;
     ensure!(member_pods(test).await? == after, "it goes on restarting members");
+    Ok(format!(
+        "{} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
+}
+
+pub(crate) async fn tls_authority_of_the_user_replaced(test: &Test) -> Result<String> {
+    // given a cluster that waits for the authority of the user, and then has certificates of it
+    let (old, new) = (Authority::new("old")?, Authority::new("new")?);
+    let tls = json!({"auto": {"caSecret": "mine", "overlapSeconds": 2}});
+    test.create("c", json!({"size": 3, "TLS": tls})).await?;
+    let words = test.condition("c", "Degraded", "CannotCarryOut", 60).await?;
+    ensure!(words.contains("mine"), "it says: {words}");
+    apply_secret(test, &old.secret("mine")).await?;
+    test.settled("c", 180).await?;
+    let writer = test.writer("c").await?;
+    let (id, before, shows) = (
+        test.cluster_id("c").await?,
+        member_pods(test).await?,
+        shown(test).await?,
+    );
+    // when the Secret has the certificate of one authority and the key of another, or is gone
+    let mut torn = new.secret("mine");
+    torn["stringData"]["tls.key"] = json!(old.key);
+    apply_secret(test, &torn).await?;
+    until("words about the key", 60, async || {
+        let words = test.condition("c", "Degraded", "CannotCarryOut", 5).await?;
+        ensure!(words.contains("not the key"), "it says: {words}");
+        Ok(Some(()))
+    })
+    .await?;
+    secrets(test)
+        .delete("mine", &kube::api::DeleteParams::default())
+        .await?;
+    until("words about the Secret", 60, async || {
+        let words = test.condition("c", "Degraded", "CannotCarryOut", 5).await?;
+        ensure!(words.contains("is not there"), "it says: {words}");
+        Ok(Some(()))
+    })
+    .await?;
+    // then a member that is lost comes back all the same, and no certificate is another one
+    let lost = test.pods_of("c").await?[0].name_any();
+    test.delete_pod(&lost).await?;
+    until("the member to be back", 120, async || {
+        let ready = test.get("c").await?.status.unwrap_or_default().members.ready.len();
+        let now = member_pods(test).await?;
+        Ok((ready == 3 && now.len() == 3 && now != before).then_some(()))
+    })
+    .await?;
+    writer.goes_on(30, 60).await?;
+    ensure!(
+        shown(test).await?.iter().all(|one| shows.contains(one)),
+        "other certificates are shown"
+    );
+    // when it is wholly another one
+    writer.measure_from_here();
+    let stages = with_fresh_certificates(test, &writer, async {
+        apply_secret(test, &new.secret("mine")).await?;
+        let stages = rotated(test, "mine", old.pem.as_bytes(), 400).await?;
+        test.settled("c", 120).await?;
+        writer.goes_on(50, 60).await?;
+        Ok(stages)
+    })
+    .await?;
+    // then it is rotated as any authority is
+    ensure!(
+        stages == ["TrustingBoth", "Reissuing", "DroppingOld"],
+        "the stages were {stages:?}"
+    );
+    ensure!(test.cluster_id("c").await? == id, "it is another cluster");
+    let written = writer.finish().await?;
+    ensure!(
+        written.longest_gap.as_secs() < 5,
+        "clients waited {:?}",
+        written.longest_gap
+    );
     Ok(format!(
         "{} writes, longest gap {:.1} s",
         written.acknowledged,
@@ -413,7 +503,7 @@ pub(crate) async fn tls_authority_rotated_while_the_operator_dies(test: &Test) -
                 }
             }
         }
-        rotated(test, &old, 400).await?;
+        rotated(test, "c-ca-tls", &old, 400).await?;
         test.settled("c", 120).await?;
         writer.goes_on(50, 60).await
     })

@@ -45,6 +45,7 @@ impl Parts {
         golang::build(paths, &pins::coredns(), &self.coredns)?;
         golang::build(paths, &pins::helm(), &self.helm)?;
         crate::cert_manager::build(paths)?;
+        crate::prometheus::definitions(paths)?;
         etcds(paths)?;
         let packages = ["containerd", "runc", "containernetworking-plugins"];
         debian::tree(paths, "bookworm", &packages, &self.runtime)?;

@@ -84,13 +84,9 @@ async fn origin(
     let Some(secret) = api.get_opt(&name).await? else {
         return Ok(None);
     };
-    let signing = Origin::signing(&secret.data.unwrap_or_default());
-    match signing {
-        Some(origin) => Ok(Some(origin)),
-        None => Err(Refused::Words(format!(
-            "the Secret {name} with the certificate authority lacks tls.crt or tls.key"
-        ))),
-    }
+    Origin::signing(&name, &secret.data.unwrap_or_default(), Timestamp::now())
+        .map(Some)
+        .map_err(Refused::Words)
 }
 
 /// Makes what is missing, renews what is due; with `next`, hands out certificates of another authority.
@@ -171,7 +167,7 @@ pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster, nex
     Ok(())
 }
 
-fn nothing_to_issue_from(cluster: &EtcdCluster) -> String {
+pub(super) fn nothing_to_issue_from(cluster: &EtcdCluster) -> String {
     match authority_secret(cluster) {
         Some(name) => {
             format!("the Secret {name} with the certificate authority is not there: create it with tls.crt and tls.key")

@@ -25,11 +25,11 @@ use stateward_plan::etcd::{Authority, Secrets, TlsStage, Trust, World};
 
 pub(crate) use cert_manager::{Requests, request};
 pub(crate) use hand_out::{Refused, issue, must_still_be_trusted, renew_authority, trust};
-use pem::{Bundle, bundle, certificate_name, file};
+use pem::{Bundle, bundle, certificate_name, file, first_end};
 
 use crate::Shared;
 use crate::caches::Key;
-use crate::secrets::SecretReader;
+use crate::secrets::{Found, SecretReader};
 
 /// Annotation: the authorities that vouch for the certificate in this Secret.
 const ISSUED_BY: &str = "stateward.dev/issued-by";
@@ -91,6 +91,7 @@ struct Handed {
     bundle: Bundle,
     issued: BTreeSet<String>,
     certificate: Option<String>,
+    not_after: Option<Timestamp>,
     rotated: Option<Timestamp>,
 }
 
@@ -107,6 +108,7 @@ impl Handed {
                 None => bundle.keys().cloned().collect(),
             },
             certificate: certificate_name(get(certificate)),
+            not_after: first_end(get(certificate)),
             rotated: annotation(ROTATED_AT).and_then(|time| time.parse().ok()),
             bundle,
         }
@@ -133,13 +135,20 @@ impl Origin {
         }
     }
 
-    /// From the Secret of an authority.
-    fn signing(content: &Content) -> Option<Self> {
+    /// From the Secret of an authority; the error says what is wrong with it.
+    fn signing(name: &str, content: &Content, now: Timestamp) -> Result<Self, String> {
         let text = |key: &str| Some(String::from_utf8_lossy(&content.get(key)?.0).into_owned());
-        Some(Self::Sign {
-            ca: text("tls.crt")?,
-            key: text("tls.key")?,
-        })
+        let (Some(ca), Some(key)) = (text("tls.crt"), text("tls.key")) else {
+            return Err(format!(
+                "the Secret {name} with the certificate authority lacks tls.crt or tls.key"
+            ));
+        };
+        match sign::unfit(&ca, &key, now) {
+            None => Ok(Self::Sign { ca, key }),
+            Some(why) => Err(format!(
+                "no certificate can be signed with the Secret {name}: {why}; put certificate and key of one authority there"
+            )),
+        }
     }
 
     /// From a Secret of cert-manager.
@@ -172,6 +181,10 @@ pub(crate) struct Judged {
     pub(crate) trust: Option<Trust>,
     /// Whom a pod that is made in this round trusts.
     pub(crate) files: Option<TrustFiles>,
+    /// When the first of the certificates that members show ends.
+    pub(crate) not_after: Option<Timestamp>,
+    /// What keeps certificates from being renewed, in words. Those that are there serve on.
+    pub(crate) trouble: Option<String>,
     /// The certificates of servers and peers that are in the Secrets now.
     server: Option<String>,
     peer: Option<String>,
@@ -184,159 +197,184 @@ pub(crate) async fn judge(
     key: &Key,
     cluster: &EtcdCluster,
 ) -> kube::Result<Judged> {
+    let mut look = Look {
+        reader,
+        shared,
+        key,
+        cluster,
+        now: Timestamp::now(),
+    };
     match cluster.tls() {
         Tls::Off => Ok(Judged::default()),
-        Tls::Static(_) => judge_static(reader, shared, key, cluster).await,
-        Tls::Auto(_) | Tls::CertManager(_) => judge_managed(reader, shared, key, cluster).await,
+        Tls::Static(_) => look.at_static().await,
+        Tls::Auto(_) | Tls::CertManager(_) => look.at_managed().await,
     }
 }
 
-async fn judge_static(
-    reader: &mut SecretReader,
-    shared: &Shared,
-    key: &Key,
-    cluster: &EtcdCluster,
-) -> kube::Result<Judged> {
-    let names = tls_secrets(cluster);
-    let mut bundle = BTreeSet::new();
-    for role in ROLES {
-        let Some(name) = role.secret(&names) else { continue };
-        let keys = role.keys();
-        let missing = |what| Judged {
-            secrets: Secrets::Missing(what),
-            ..Judged::default()
-        };
-        let Some(found) = reader.find(shared, key, &name).await? else {
-            let what = format!(
-                "the Secret {name} is not there: create it with the keys {}",
-                keys.join(", ")
-            );
-            return Ok(missing(what));
-        };
-        if let Some(lacking) = keys.iter().find(|key| !found.content.contains_key(**key)) {
-            return Ok(missing(format!(
-                "the Secret {name} lacks the key {lacking}: it needs {}",
-                keys.join(", ")
-            )));
-        }
-        if role != Role::Client {
-            bundle.extend(role.authorities(Handed::of(role, &found.content, None).bundle.keys()));
-        }
-    }
-    Ok(Judged {
-        files: Some(TrustFiles {
-            authorities: bundle.clone(),
-            ..TrustFiles::default()
-        }),
-        trust: Some(Trust {
-            issued: bundle.clone(),
-            wanted: bundle.clone(),
-            bundle,
-            ..Trust::default()
-        }),
-        ..Judged::default()
-    })
+/// The earlier of two times, where there are two.
+fn first(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
 }
 
-async fn judge_managed(
-    reader: &mut SecretReader,
-    shared: &Shared,
-    key: &Key,
-    cluster: &EtcdCluster,
-) -> kube::Result<Judged> {
-    let names = tls_secrets(cluster);
-    let now = Timestamp::now();
-    let mut trust = Trust {
-        managed: true,
-        ..Trust::default()
-    };
-    let overlap = Duration::from_secs(u64::try_from(overlap_seconds(cluster)).unwrap_or(0));
-    let (mut due, mut absent, mut awaited) = (false, false, None);
-    let mut handed: BTreeMap<&str, Handed> = BTreeMap::new();
-    for role in ROLES {
-        let Some(name) = role.secret(&names) else { continue };
-        let origin = origin(reader, shared, key, cluster, role).await?;
-        let sources: Option<BTreeSet<String>> = origin.as_ref().map(|origin| origin.bundle().into_keys().collect());
-        let Some(found) = reader.find(shared, key, &name).await? else {
-            (due, absent) = (true, true);
-            if origin.is_none() && matches!(cluster.tls(), Tls::CertManager(_)) {
-                awaited = awaited.or(Some(role));
+/// One look at the Secrets of a cluster.
+struct Look<'a> {
+    reader: &'a mut SecretReader,
+    shared: &'a Shared,
+    key: &'a Key,
+    cluster: &'a EtcdCluster,
+    now: Timestamp,
+}
+
+impl Look<'_> {
+    async fn find(&mut self, secret: &str) -> kube::Result<Option<Found>> {
+        self.reader.find(self.shared, self.key, secret).await
+    }
+
+    async fn at_static(&mut self) -> kube::Result<Judged> {
+        let cluster = self.cluster;
+        let names = tls_secrets(cluster);
+        let mut bundle = BTreeSet::new();
+        let mut not_after = None;
+        for role in ROLES {
+            let Some(name) = role.secret(&names) else { continue };
+            let keys = role.keys();
+            let missing = |what| Judged {
+                secrets: Secrets::Missing(what),
+                ..Judged::default()
+            };
+            let Some(found) = self.find(&name).await? else {
+                let what = format!(
+                    "the Secret {name} is not there: create it with the keys {}",
+                    keys.join(", ")
+                );
+                return Ok(missing(what));
+            };
+            if let Some(lacking) = keys.iter().find(|key| !found.content.contains_key(**key)) {
+                return Ok(missing(format!(
+                    "the Secret {name} lacks the key {lacking}: it needs {}",
+                    keys.join(", ")
+                )));
             }
-            continue;
-        };
-        let one = Handed::of(role, &found.content, found.annotations.as_ref());
-        trust
-            .wanted
-            .extend(role.authorities(sources.as_ref().unwrap_or(&one.issued)));
-        trust.issued.extend(role.authorities(&one.issued));
-        if let Some(at) = one.rotated {
-            let since = Duration::try_from(now.duration_since(at)).unwrap_or_default();
-            trust.overlap_left = trust.overlap_left.max(overlap.saturating_sub(since));
+            if role != Role::Client {
+                let handed = Handed::of(role, &found.content, None);
+                bundle.extend(role.authorities(handed.bundle.keys()));
+                not_after = first(not_after, handed.not_after);
+            }
         }
-        // A certificate of another authority is not handed out before everybody trusts it.
-        let same = sources.as_ref() == Some(&one.issued);
-        let annotations = found.annotations.as_ref();
-        due |= same && origin.is_some_and(|origin| is_due_now(cluster, role, &origin, annotations, &one, now));
-        handed.insert(role.keys()[0], one);
+        Ok(Judged {
+            files: Some(TrustFiles {
+                authorities: bundle.clone(),
+                ..TrustFiles::default()
+            }),
+            trust: Some(Trust {
+                issued: bundle.clone(),
+                wanted: bundle.clone(),
+                bundle,
+                ..Trust::default()
+            }),
+            not_after,
+            ..Judged::default()
+        })
     }
-    let of = |role: Role| handed.get(role.keys()[0]);
-    let judged = if let Some(role) = awaited {
-        Judged {
-            secrets: cert_manager::awaited(shared, key, cluster, role).await?,
-            ..Judged::default()
-        }
-    } else if let (Some(peer), Some(server), Some(client)) = (of(Role::Peer), of(Role::Server), of(Role::Client)) {
-        let shared_by = |one: &Bundle, other: &Bundle| -> Bundle {
-            let both = one.iter().filter(|(name, _)| other.contains_key(*name));
-            both.map(|(name, pem)| (name.clone(), pem.clone())).collect()
-        };
-        let clients = shared_by(&server.bundle, &client.bundle);
-        trust.uneven = !server.bundle.keys().eq(client.bundle.keys());
-        trust.bundle = Role::Peer.authorities(peer.bundle.keys());
-        trust.bundle.extend(Role::Server.authorities(clients.keys()));
-        trust.renew = sign::authority_is_due(shared, key, cluster, now);
-        let files = TrustFiles {
-            authorities: trust.bundle.clone(),
-            peer: Some(file(&peer.bundle)),
-            client: Some(file(&clients)),
-        };
-        Judged {
-            secrets: if due || cert_manager::must_ask(shared, key, cluster) {
-                Secrets::Due { first: absent }
-            } else {
-                Secrets::Good
-            },
-            trust: Some(trust),
-            files: Some(files),
-            server: server.certificate.clone(),
-            peer: peer.certificate.clone(),
-        }
-    } else {
-        Judged {
-            secrets: Secrets::Due { first: true },
-            ..Judged::default()
-        }
-    };
-    Ok(judged)
-}
 
-/// Where the certificate of a role comes from, as the caches have it.
-async fn origin(
-    reader: &mut SecretReader,
-    shared: &Shared,
-    key: &Key,
-    cluster: &EtcdCluster,
-    role: Role,
-) -> kube::Result<Option<Origin>> {
-    let name = match authority_secret(cluster) {
-        Some(name) => name,
-        None => cert_manager::source_secret(cluster, role),
-    };
-    let found = reader.find(shared, key, &name).await?;
-    Ok(found.and_then(|found| match cluster.tls() {
-        Tls::Auto(_) => Origin::signing(&found.content),
-        _ => Origin::written(&found.content),
-    }))
+    async fn at_managed(&mut self) -> kube::Result<Judged> {
+        let (shared, key, cluster, now) = (self.shared, self.key, self.cluster, self.now);
+        let names = tls_secrets(cluster);
+        let mut trust = Trust {
+            managed: true,
+            ..Trust::default()
+        };
+        let overlap = Duration::from_secs(u64::try_from(overlap_seconds(cluster)).unwrap_or(0));
+        let (mut due, mut absent, mut awaited, mut trouble) = (false, false, None, None);
+        let mut handed: BTreeMap<&str, Handed> = BTreeMap::new();
+        for role in ROLES {
+            let Some(name) = role.secret(&names) else { continue };
+            let origin = match self.origin(role).await? {
+                Ok(origin) => origin,
+                Err(words) => {
+                    trouble = Some(words);
+                    None
+                }
+            };
+            let sources: Option<BTreeSet<String>> = origin.as_ref().map(|origin| origin.bundle().into_keys().collect());
+            let Some(found) = self.find(&name).await? else {
+                (due, absent) = (true, true);
+                if origin.is_none() && matches!(cluster.tls(), Tls::CertManager(_)) {
+                    awaited = awaited.or(Some(role));
+                }
+                continue;
+            };
+            let one = Handed::of(role, &found.content, found.annotations.as_ref());
+            trust
+                .wanted
+                .extend(role.authorities(sources.as_ref().unwrap_or(&one.issued)));
+            trust.issued.extend(role.authorities(&one.issued));
+            if let Some(at) = one.rotated {
+                let since = Duration::try_from(now.duration_since(at)).unwrap_or_default();
+                trust.overlap_left = trust.overlap_left.max(overlap.saturating_sub(since));
+            }
+            // A certificate of another authority is not handed out before everybody trusts it.
+            let same = sources.as_ref() == Some(&one.issued);
+            let annotations = found.annotations.as_ref();
+            due |= same && origin.is_some_and(|origin| is_due_now(cluster, role, &origin, annotations, &one, now));
+            handed.insert(role.keys()[0], one);
+        }
+        let of = |role: Role| handed.get(role.keys()[0]);
+        let judged = if let Some(role) = awaited {
+            Judged {
+                secrets: cert_manager::awaited(shared, key, cluster, role).await?,
+                ..Judged::default()
+            }
+        } else if let (Some(peer), Some(server), Some(client)) = (of(Role::Peer), of(Role::Server), of(Role::Client)) {
+            let shared_by = |one: &Bundle, other: &Bundle| -> Bundle {
+                let both = one.iter().filter(|(name, _)| other.contains_key(*name));
+                both.map(|(name, pem)| (name.clone(), pem.clone())).collect()
+            };
+            let clients = shared_by(&server.bundle, &client.bundle);
+            trust.uneven = !server.bundle.keys().eq(client.bundle.keys());
+            trust.bundle = Role::Peer.authorities(peer.bundle.keys());
+            trust.bundle.extend(Role::Server.authorities(clients.keys()));
+            trust.renew = sign::authority_is_due(shared, key, cluster, now);
+            let files = TrustFiles {
+                authorities: trust.bundle.clone(),
+                peer: Some(file(&peer.bundle)),
+                client: Some(file(&clients)),
+            };
+            Judged {
+                secrets: if due || cert_manager::must_ask(shared, key, cluster) {
+                    Secrets::Due { first: absent }
+                } else {
+                    Secrets::Good
+                },
+                trust: Some(trust),
+                files: Some(files),
+                not_after: first(peer.not_after, server.not_after),
+                trouble,
+                server: server.certificate.clone(),
+                peer: peer.certificate.clone(),
+            }
+        } else {
+            Judged {
+                secrets: Secrets::Due { first: true },
+                ..Judged::default()
+            }
+        };
+        Ok(judged)
+    }
+
+    /// Where the certificate of a role comes from, as the caches have it. The error says what is wrong with an authority that the user keeps.
+    async fn origin(&mut self, role: Role) -> kube::Result<Result<Option<Origin>, String>> {
+        let cluster = self.cluster;
+        let Some(name) = authority_secret(cluster) else {
+            let found = self.find(&cert_manager::source_secret(cluster, role)).await?;
+            return Ok(Ok(found.and_then(|found| Origin::written(&found.content))));
+        };
+        Ok(match self.find(&name).await? {
+            Some(found) => Origin::signing(&name, &found.content, self.now).map(Some),
+            None if sign::own_authority(cluster).is_some() => Ok(None), // it is made anew
+            None => Err(hand_out::nothing_to_issue_from(cluster)),
+        })
+    }
 }
 
 /// Whether a certificate that is there is to be handed out anew, by the same authority.

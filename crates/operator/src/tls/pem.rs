@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use stateward_plan::etcd::manifests::fingerprint;
@@ -29,6 +30,17 @@ pub(super) fn certificate_name(text: &[u8]) -> Option<String> {
     Some(fingerprint(&first))
 }
 
+/// When the first of a file's certificates ends.
+pub(super) fn first_end(text: &[u8]) -> Option<Timestamp> {
+    CertificateDer::pem_slice_iter(text)
+        .flatten()
+        .filter_map(|der| {
+            let (_, certificate) = x509_parser::parse_x509_certificate(&der).ok()?;
+            Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
+        })
+        .min()
+}
+
 /// A bundle as a file.
 pub(super) fn file(bundle: &Bundle) -> String {
     bundle.values().map(String::as_str).collect()
@@ -53,5 +65,18 @@ mod tests {
         assert_eq!(bundle(file(&both).as_bytes()), both);
         assert!(both.contains_key(&certificate_name(two.as_bytes()).expect("a name")));
         assert!(bundle(b"nothing here").is_empty());
+    }
+
+    #[test]
+    fn a_file_ends_with_the_first_of_its_certificates() {
+        let ending = |year: i32| {
+            let mut params = rcgen::CertificateParams::new(["one".to_owned()]).expect("parameters");
+            params.not_after = rcgen::date_time_ymd(year, 2, 3);
+            let key = rcgen::KeyPair::generate().expect("a key");
+            params.self_signed(&key).expect("a certificate").pem()
+        };
+        let both = format!("{}{}", ending(2040), ending(2030));
+        assert_eq!(first_end(both.as_bytes()), "2030-02-03T00:00:00Z".parse().ok());
+        assert_eq!(first_end(b"nothing here"), None);
     }
 }

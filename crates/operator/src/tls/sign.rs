@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::{Timestamp, ToSpan};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    KeyUsagePurpose, PublicKeyData, SanType,
 };
 use stateward_api::etcd_cluster::{AutoTls, Tls};
 use stateward_api::{EtcdCluster, names};
@@ -169,6 +169,34 @@ pub(super) fn sign(wanted: &Wanted, ca: &str, ca_key: &str, now: Timestamp) -> R
     })
 }
 
+/// Why nothing can be signed with an authority; `None`: it can. Whoever replaces a Secret key by key leaves a certificate with another's
+/// key in between, and what such an authority signs nobody takes.
+pub(super) fn unfit(ca: &str, ca_key: &str, now: Timestamp) -> Option<String> {
+    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(ca.as_bytes()) else {
+        return Some("tls.crt holds no certificate in PEM".into());
+    };
+    let Ok(certificate) = pem.parse_x509() else {
+        return Some("the certificate in tls.crt cannot be read".into());
+    };
+    let key = match KeyPair::from_pem(ca_key) {
+        Ok(key) => key,
+        Err(error) => return Some(format!("the key in tls.key cannot be used ({error})")),
+    };
+    if !certificate.is_ca() {
+        return Some("the certificate in tls.crt is not one of an authority (basicConstraints CA:TRUE)".into());
+    }
+    if key.subject_public_key_info() != certificate.public_key().raw {
+        return Some("tls.key is not the key of the certificate in tls.crt".into());
+    }
+    let ended = certificate.validity().not_after.timestamp() <= now.as_second();
+    ended.then(|| {
+        format!(
+            "the certificate in tls.crt ended at {}",
+            certificate.validity().not_after
+        )
+    })
+}
+
 /// For how many whole days an authority is still valid, at least one.
 fn days_left(ca: &str, now: Timestamp) -> Option<i64> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(ca.as_bytes()).ok()?;
@@ -230,6 +258,24 @@ mod tests {
         // One of an earlier version says nothing of itself.
         assert!(!must_renew_authority(&quiet, None, Some(now), at(2000)));
         assert!(must_renew_authority(&quiet, None, Some(now), at(2500)));
+    }
+
+    #[test]
+    fn an_authority_is_unfit_with_the_key_of_another_or_after_its_end() {
+        let cluster = cluster(serde_json::json!({}));
+        let now = Timestamp::UNIX_EPOCH;
+        let (one, other) = (make_authority(&cluster, now), make_authority(&cluster, now));
+        let (one, other) = (one.expect("an authority"), other.expect("an authority"));
+        let why = |ca: &str, key: &str, now| unfit(ca, key, now).unwrap_or_default();
+        assert_eq!(why(&one.certificate, &one.key, now), "");
+        assert!(why(&one.certificate, &other.key, now).contains("not the key"));
+        assert!(why("garbage", &one.key, now).contains("no certificate"));
+        assert!(why(&one.certificate, "garbage", now).contains("cannot be used"));
+        let later = now.checked_add((AUTHORITY_DAYS * 24).hours()).expect("a time");
+        assert!(why(&one.certificate, &one.key, later).contains("ended"));
+        let Tls::Auto(auto) = cluster.tls() else { panic!() };
+        let leaf = sign(&wanted(&cluster, auto, Role::Server), &one.certificate, &one.key, now).expect("a certificate");
+        assert!(why(&leaf.certificate, &leaf.key, now).contains("not one of an authority"));
     }
 
     #[test]

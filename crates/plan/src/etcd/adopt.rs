@@ -28,6 +28,9 @@ pub(super) fn begin(view: &View<'_>) -> Option<Step> {
             .wake(LATER),
         );
     }
+    if let Some(words) = other_tls(view) {
+        return Some(Step::new(Work::Stuck, "AdoptedTlsDiffers", words).wake(LATER));
+    }
     let other = answers(view).find(|(_, version)| version.minor() != view.version.minor());
     other.map(|(endpoint, version)| {
         Step::new(
@@ -41,6 +44,33 @@ pub(super) fn begin(view: &View<'_>) -> Option<Step> {
         )
         .wake(LATER)
     })
+}
+
+/// Why ours and the old ones could not talk to each other, with what to change: one that joined would only be a voice that nobody hears.
+fn other_tls(view: &View<'_>) -> Option<String> {
+    let mut urls = view
+        .world
+        .list
+        .iter()
+        .flat_map(|list| &list.members)
+        .flat_map(|line| &line.peer_urls);
+    let theirs = urls.next()?.starts_with("https://");
+    let managed = view.world.trust.as_ref().is_some_and(|trust| trust.managed);
+    let how = match (theirs, view.intent.tls) {
+        (true, false) => {
+            "with TLS, and spec.TLS gives no certificates for it: set TLS.static with Secrets of the old cluster's certificate authority"
+        }
+        (false, true) => {
+            "without TLS, and spec.TLS asks for it: remove spec.TLS, and set it when the old members have left"
+        }
+        (true, true) if managed => {
+            "with TLS, and do not trust the certificates of TLS.auto or TLS.certManager: set TLS.static with Secrets of the old cluster's certificate authority"
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "the members of the cluster to be taken over talk to each other {how}"
+    ))
 }
 
 /// All of ours are in and well: the others leave one by one, when they may.

@@ -62,3 +62,15 @@ fn rests_after_release(sim: &mut Sim<'_>) {
     sim.edit(|intent| intent.release_adopted = true);
     rests(sim);
 }
+
+#[test]
+fn nobody_joins_a_cluster_whose_members_it_could_not_talk_to() {
+    let mut sim = moves_in(2);
+    sim.edit(|intent| intent.tls = true);
+    pass(&mut sim, 2 * MINUTE);
+    assert!(report_says(&sim, "AdoptedTlsDiffers"));
+    assert!(sim.kube.now.pods.is_empty(), "a pod was made");
+    assert_eq!(sim.ledger.conf.len(), 3, "somebody joined");
+    sim.edit(|intent| intent.tls = false);
+    rests_after_release(&mut sim);
+}

@@ -1,65 +1,18 @@
-//! `stateward status CLUSTER` (and, as `kubectl-stateward`, `kubectl stateward status CLUSTER`): a cluster in words.
+//! One cluster in words, with its members and its backups.
 
-use anyhow::{Context, Result};
-use comfy_table::{Table, presets};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Api;
-use kube::api::ListParams;
 use stateward_api::conditions::{ConditionStatus, types};
 use stateward_api::etcd_restore::RestorePhase;
 use stateward_api::{EtcdBackup, EtcdCluster};
 
-/// Options of `stateward status`.
-#[derive(clap::Args)]
-pub(crate) struct Options {
-    /// The EtcdCluster
-    cluster: String,
-    /// Its namespace; that of the kubeconfig unless given
-    #[arg(long, short)]
-    namespace: Option<String>,
-}
-
-pub(crate) async fn run(options: &Options) -> Result<()> {
-    let client = kube::Client::try_default()
-        .await
-        .context("cannot find a Kubernetes: set KUBECONFIG, or run `stateward local up`")?;
-    let namespace = options
-        .namespace
-        .clone()
-        .unwrap_or_else(|| client.default_namespace().to_owned());
-    let clusters: Api<EtcdCluster> = Api::namespaced(client.clone(), &namespace);
-    let cluster = clusters
-        .get(&options.cluster)
-        .await
-        .with_context(|| format!("cannot read EtcdCluster {} in namespace {namespace}", options.cluster))?;
-    print!("{}", text(&cluster));
-    let all: Api<EtcdBackup> = Api::namespaced(client, &namespace);
-    let mut backups = all
-        .list(&ListParams::default())
-        .await
-        .map(|list| list.items)
-        .unwrap_or_default();
-    let of_it = |backup: &EtcdBackup| {
-        backup
-            .spec
-            .cluster_ref
-            .as_ref()
-            .is_some_and(|of| of.name == options.cluster)
-    };
-    backups.retain(of_it);
-    print!("{}", backups_text(&backups));
-    Ok(())
-}
+use super::table::table;
 
 /// The backups of a cluster, for a terminal.
 pub(crate) fn backups_text(backups: &[EtcdBackup]) -> String {
     if backups.is_empty() {
         return String::new();
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["BACKUP", "LAST SUCCESS", "REVISION", "BYTES", "FILE", "NEXT", ""]);
-    for backup in backups {
+    let rows = backups.iter().map(|backup| {
         let status = backup.status.clone().unwrap_or_default();
         let time = |time: Option<Time>| time.map(|time| time.0.to_string()).unwrap_or_default();
         let newest = status.backups.first().cloned().unwrap_or_default();
@@ -68,7 +21,7 @@ pub(crate) fn backups_text(backups: &[EtcdBackup]) -> String {
         } else {
             status.waiting
         };
-        table.add_row([
+        [
             backup.metadata.name.clone().unwrap_or_default(),
             time(status.last_success_date),
             newest.revision.to_string(),
@@ -76,9 +29,12 @@ pub(crate) fn backups_text(backups: &[EtcdBackup]) -> String {
             newest.location,
             time(status.next_backup_time),
             words,
-        ]);
-    }
-    format!("{table}\n")
+        ]
+    });
+    table(
+        ["BACKUP", "LAST SUCCESS", "REVISION", "BYTES", "FILE", "NEXT", "REASON"],
+        rows,
+    )
 }
 
 /// The whole story of a cluster, for a terminal.
@@ -122,25 +78,23 @@ pub(crate) fn text(cluster: &EtcdCluster) -> String {
             text += &format!("{}: {} ({})\n", condition.type_, condition.message, condition.reason);
         }
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["MEMBER", "ID", "ROLE", "HEALTH", "VERSION", "DB", "NODE", ""]);
-    for member in &status.member_statuses {
-        let role = member.role.map(|role| format!("{role:?}")).unwrap_or_default();
-        let health = format!("{:?}", member.health);
-        table.add_row([
-            &member.name,
-            &member.id,
-            &role,
-            &health,
-            &member.version,
-            &member.db_size,
-            &member.node,
-            &member.message,
-        ]);
-    }
     if !status.member_statuses.is_empty() {
-        text += &format!("{table}\n");
+        let rows = status.member_statuses.iter().map(|member| {
+            [
+                member.name.clone(),
+                member.id.clone(),
+                member.role.map(|role| format!("{role:?}")).unwrap_or_default(),
+                format!("{:?}", member.health),
+                member.version.clone(),
+                member.db_size.clone(),
+                member.node.clone(),
+                member.message.clone(),
+            ]
+        });
+        text += &table(
+            ["MEMBER", "ID", "ROLE", "HEALTH", "VERSION", "DB", "NODE", "REASON"],
+            rows,
+        );
     }
     if !status.service_name.is_empty() {
         text += &format!(
@@ -149,6 +103,9 @@ pub(crate) fn text(cluster: &EtcdCluster) -> String {
             cluster.namespace(),
             status.client_port
         );
+    }
+    if let Some(end) = status.tls.and_then(|tls| tls.not_after) {
+        text += &format!("Certificates: the first of them ends at {}\n", end.0);
     }
     text
 }

@@ -1,0 +1,86 @@
+//! `stateward status` (and, as `kubectl-stateward`, `kubectl stateward status`): one cluster in words, or a line for each
+//! cluster, backup and restore.
+
+mod all;
+mod one;
+mod table;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use stateward_api::{EtcdBackup, EtcdCluster};
+
+pub(crate) use one::text;
+
+/// Options of `stateward status`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// The EtcdCluster to tell of; without it there is a line for each
+    cluster: Option<String>,
+    /// The namespace; that of the kubeconfig unless given
+    #[arg(long, short)]
+    namespace: Option<String>,
+    /// Every namespace
+    #[arg(long, short = 'A', conflicts_with_all = ["cluster", "namespace"])]
+    all_namespaces: bool,
+}
+
+pub(crate) async fn run(options: &Options) -> Result<()> {
+    let client = Client::try_default()
+        .await
+        .context("cannot find a Kubernetes: set KUBECONFIG, or run `stateward local up`")?;
+    let namespace = options
+        .namespace
+        .clone()
+        .unwrap_or_else(|| client.default_namespace().to_owned());
+    match &options.cluster {
+        Some(name) => print!("{}", tell_one(&client, &namespace, name).await?),
+        None => {
+            let namespace = (!options.all_namespaces).then_some(namespace.as_str());
+            let found = all::Found {
+                clusters: list(&client, namespace).await?,
+                backups: list(&client, namespace).await?,
+                restores: list(&client, namespace).await?,
+            };
+            let text = all::text(&found, options.all_namespaces, Timestamp::now());
+            if text.is_empty() {
+                let place = namespace.map_or("any namespace".to_owned(), |name| format!("namespace {name}"));
+                eprintln!("No EtcdCluster, EtcdBackup or EtcdRestore found in {place}.");
+            }
+            print!("{text}");
+        }
+    }
+    Ok(())
+}
+
+async fn tell_one(client: &Client, namespace: &str, name: &str) -> Result<String> {
+    let clusters: Api<EtcdCluster> = Api::namespaced(client.clone(), namespace);
+    let cluster = clusters
+        .get(name)
+        .await
+        .with_context(|| format!("cannot read EtcdCluster {name} in namespace {namespace}"))?;
+    let mut backups: Vec<EtcdBackup> = list(client, Some(namespace)).await.unwrap_or_default();
+    backups.retain(|backup| backup.spec.cluster_ref.as_ref().is_some_and(|of| of.name == name));
+    Ok(one::text(&cluster) + &one::backups_text(&backups))
+}
+
+/// All objects of a kind in a namespace, or in every one.
+async fn list<K>(client: &Client, namespace: Option<&str>) -> Result<Vec<K>>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
+{
+    let api: Api<K> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let place = namespace.map_or("all namespaces".to_owned(), |name| format!("namespace {name}"));
+    let listed = api.list(&ListParams::default()).await;
+    Ok(listed
+        .with_context(|| format!("cannot list {} in {place}", K::plural(&())))?
+        .items)
+}
