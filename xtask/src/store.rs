@@ -1,6 +1,6 @@
 //! `./x store`: real object stores in the cache: MinIO, built by Go, and azurite, from npm. The tests that need them are ignored
-//! by plain `./x test`, which must work without either. For Google no emulator is at hand: fake-gcs-server has neither lists nor
-//! deletion nor uploads in parts in the form that `object_store` asks for them.
+//! by plain `./x test`, which must work without either. Google's XML API is S3's with another signature, so its client is tested
+//! against MinIO, too, behind a proxy that checks the token. fake-gcs-server has no uploads in parts, and no lists by path.
 
 use std::fs;
 use std::path::PathBuf;

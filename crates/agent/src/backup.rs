@@ -3,6 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use bytes::Bytes;
+use futures::TryStreamExt;
+use futures::stream::BoxStream;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::agent::{BackedUp, BackupTask, Failure};
@@ -10,14 +13,14 @@ use stateward_api::etcd_backup::{BackupRecord, Verify};
 use stateward_etcd::messages::RangeRequest;
 use stateward_etcd::{Opened, Sound};
 use stateward_store::retention::{Keep, segments_to_delete, to_delete};
-use stateward_store::{names, pack};
+use stateward_store::{Error as StoreError, names, pack};
 use tracing::{info, warn};
 
 use crate::Folders;
 use crate::chain;
 use crate::failure::{corrupt, failure, of_etcd, of_key, of_put, of_snapshot, of_store};
 use crate::inspect::snapshots;
-use crate::place::Opening;
+use crate::place::{Opening, sha256};
 use crate::source::{Member, best};
 use crate::stop::Stop;
 
@@ -41,14 +44,6 @@ pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Re
         member.revision()
     );
     let (sound, stored) = upload(&opening, &member, &key, stop).await?;
-    info!("sent {stored} bytes in {:?}; reading back", started.elapsed());
-    if let Err(failure) = stop.guard(prove(&opening, &key, &sound)).await {
-        // What could not be proven must not look like a backup.
-        if let Err(error) = opening.store.delete(&key).await {
-            warn!("{location} is not proven and could not be deleted: {error}");
-        }
-        return Err(failure);
-    }
     let (revision, sha256) = (sound.opened.revision(), sound.sha256());
     info!(
         "proven: revision {revision}, {} entries, sha256 {sha256}",
@@ -88,7 +83,8 @@ pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Re
     Ok(done)
 }
 
-/// Streams the snapshot to the store, and opens it as it passes. Returns what it was and the bytes in the store.
+/// Streams the snapshot to the store, opens it as it passes, and reads back what came to be there. Returns what it was and
+/// the bytes in the store.
 async fn upload(opening: &Opening, member: &Member, key: &str, stop: &Stop) -> Result<(Sound, u64), Failure> {
     let sound = Arc::new(OnceLock::new());
     let began = async {
@@ -96,21 +92,33 @@ async fn upload(opening: &Opening, member: &Member, key: &str, stop: &Stop) -> R
         pieces.map_err(|error| of_etcd(&error, &member.endpoint))
     };
     let pieces = stop.guard(began).await?;
+    let endpoint = member.endpoint.clone();
+    let pieces = pieces.map_err(move |error| of_snapshot(&error, &endpoint));
     let packed = pack(pieces, &opening.packing).map_err(|error| of_key(&error))?;
-    let stored = opening.store.put(key, packed, stop.token()).await;
-    let stored = stored.map_err(|error| of_put(error, |error| of_snapshot(&error, &member.endpoint)))?;
-    let sound = sound.get().cloned();
-    let sound = sound.ok_or_else(|| failure("SnapshotIncomplete", "the snapshot did not end", true))?;
+    let ended = || failure("SnapshotIncomplete", "the snapshot did not end", true);
+    let started = Instant::now();
+    let check = async |back| {
+        info!("sent in {:?}; reading back", started.elapsed());
+        prove(opening, key, back, sound.get().ok_or_else(ended)?).await
+    };
+    let stored = opening.store.put_checked(key, packed, stop.token(), check).await;
+    let stored = stored.map_err(|error| of_put(error, |failure| failure))?;
+    let sound = sound.get().cloned().ok_or_else(ended)?;
     Ok((sound, stored))
 }
 
-/// Reads back what was sent. What is byte for byte the snapshot that was opened need not be opened again; what is packed is
+/// Judges what is read back. What is byte for byte the snapshot that was opened need not be opened again; what is packed is
 /// unpacked and opened.
-async fn prove(opening: &Opening, key: &str, sent: &Sound) -> Result<(), Failure> {
+async fn prove(
+    opening: &Opening,
+    key: &str,
+    back: BoxStream<'static, Result<Bytes, StoreError>>,
+    sent: &Sound,
+) -> Result<(), Failure> {
     let found = if opening.packing.is_plain() {
-        opening.sha256(key).await?
+        sha256(back).await?
     } else {
-        opening.read_through(key, None).await?.sha256()
+        opening.judge(key, opening.unpacked(back), None).await?.sha256()
     };
     if found == sent.sha256() {
         return Ok(());

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use sha2::{Digest, Sha256};
 use stateward_api::agent::{Failure, Place};
@@ -41,19 +42,25 @@ impl Opening {
     }
 
     /// The unpacked content of a file.
-    pub(crate) async fn content(
-        &self,
-        key: &str,
-    ) -> Result<impl Stream<Item = Result<Bytes, UnpackError<StoreError>>> + Send + use<>, Failure> {
+    pub(crate) async fn content(&self, key: &str) -> Result<impl Content + use<>, Failure> {
         let pieces = self.store.get(key).await.map_err(|error| of_store(&error))?;
-        Ok(unpack(pieces, self.key.clone()))
+        Ok(self.unpacked(pieces))
     }
 
-    /// Reads a backup through: unpacked, hashed, opened; and writes what passes to a file where one is given. Each of these
-    /// goes on beside the others.
+    /// The unpacked content of what is read.
+    pub(crate) fn unpacked(&self, pieces: BoxStream<'static, Result<Bytes, StoreError>>) -> impl Content + use<> {
+        unpack(pieces, self.key.clone())
+    }
+
+    /// Reads a backup through: unpacked, hashed, opened; and writes what passes to a file where one is given.
     pub(crate) async fn read_through(&self, key: &str, into: Option<&Path>) -> Result<Sound, Failure> {
+        self.judge(key, self.content(key).await?, into).await
+    }
+
+    /// Hashes and opens what is read of a file, and writes it to another. Each of these goes on beside the others.
+    pub(crate) async fn judge(&self, key: &str, content: impl Content, into: Option<&Path>) -> Result<Sound, Failure> {
         let location = self.store.location(key);
-        let mut pieces = std::pin::pin!(self.content(key).await?);
+        let mut pieces = std::pin::pin!(content);
         let passing = Passing::aside();
         let file = into.map(written).transpose()?;
         while let Some(piece) = pieces.next().await {
@@ -70,17 +77,20 @@ impl Opening {
         let sound = passing.finish().await.map_err(|ended| interrupted(&ended))?;
         sound.map_err(|error| corrupt(&location, error))
     }
+}
 
-    /// The SHA-256 of a file as it is in the store.
-    pub(crate) async fn sha256(&self, key: &str) -> Result<String, Failure> {
-        let mut pieces = self.store.get(key).await.map_err(|error| of_store(&error))?;
-        let take = |hash: &mut Sha256, piece: &[u8]| hash.update(piece);
-        let hash = Aside::start(Sha256::new(), take, |hash| hex(&hash.finalize()));
-        while let Some(piece) = pieces.next().await {
-            hash.take(piece.map_err(|error| of_store(&error))?).await;
-        }
-        hash.finish().await.map_err(|ended| interrupted(&ended))
+/// The unpacked content of a file, as it comes.
+pub(crate) trait Content: Stream<Item = Result<Bytes, UnpackError<StoreError>>> + Send {}
+impl<S: Stream<Item = Result<Bytes, UnpackError<StoreError>>> + Send> Content for S {}
+
+/// The SHA-256 of what is read, in hexadecimal.
+pub(crate) async fn sha256(mut pieces: BoxStream<'static, Result<Bytes, StoreError>>) -> Result<String, Failure> {
+    let take = |hash: &mut Sha256, piece: &[u8]| hash.update(piece);
+    let hash = Aside::start(Sha256::new(), take, |hash| hex(&hash.finalize()));
+    while let Some(piece) = pieces.next().await {
+        hash.take(piece.map_err(|error| of_store(&error))?).await;
     }
+    hash.finish().await.map_err(|ended| interrupted(&ended))
 }
 
 /// A file that is written beside what else is done with its pieces.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::PrivatePkcs8KeyDer;
-use servers::proxy::{Fault, Proxy};
+use servers::proxy::{Fault, Proxy, bearer};
 use servers::{AZURE_KEY, PASSWORD, Server, USER, aws_files};
 use stateward_agent::{Stop, run};
 use stateward_api::agent::{BackupTask, DeleteTask, InspectTask, Outcome, Place, Task};
 use stateward_api::etcd_backup::Compression;
-use stateward_api::store::{AbsStore, OssStore, S3Store, StoreBlocks};
+use stateward_api::store::{AbsStore, GcsStore, OssStore, S3Store, StoreBlocks};
 use support::process::{agent, child, fill_mib, is_agent, roomy, this};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -115,6 +115,35 @@ async fn s3_and_oss() {
         }),
         ..StoreBlocks::default()
     });
+    round_trip(&ground, &program, &etcd, 50).await;
+}
+
+#[tokio::test]
+#[ignore = "./x store test"]
+async fn google() {
+    let program = newest();
+    let etcd = filled(&program).await;
+    let minio = Server::minio_for_google("bucket");
+    let mut ground = Ground::new(&program);
+    ground.set_store(StoreBlocks {
+        gcs: Some(GcsStore {
+            path: "bucket/a/etcd.backup".into(),
+            gcp_secret: Some("gcp".into()),
+            endpoint: Some(format!("http://{}", bearer(minio.address, "a token"))),
+        }),
+        ..StoreBlocks::default()
+    });
+    let token = ground.folders().store.join("access-token");
+    // given a token that is not known, then it is told
+    std::fs::write(&token, "another").expect("written");
+    let task = Task::Backup(BackupTask {
+        endpoints: vec![url(&etcd)],
+        place: ground.place(),
+        ..BackupTask::default()
+    });
+    assert_eq!(failed(ground.run(task).await).reason, "AccessDenied");
+    // and with the right one everything can be done
+    std::fs::write(&token, "a token\n").expect("written");
     round_trip(&ground, &program, &etcd, 50).await;
 }
 

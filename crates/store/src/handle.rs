@@ -4,26 +4,26 @@ use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
-use object_store::{GetResultPayload, MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload};
-use tokio::task::JoinSet;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Reason};
+use crate::folder::{Staged, is_staged};
+use crate::upload::Upload;
 
-/// Size of a part of an upload. S3 takes 10,000 of them: 80 GB, far beyond any etcd.
-const PART: usize = 8 << 20;
-/// Parts under way at once; with the one being filled this bounds the memory of an upload.
-const UNDER_WAY: usize = 3;
-/// How long the clean-up after a broken upload may take. Kubernetes gives a pod 30 s to end.
-const ABORT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long taking back what was sent may take. Kubernetes gives a pod 30 s to end.
+pub(crate) const ABORT_PATIENCE: Duration = Duration::from_secs(10);
 /// What a read from a folder brings at once.
 const READ: usize = 1 << 20;
+/// What one request to a store brings, and how many are under way at once.
+const RANGE: u64 = 2 << 20;
+const RANGES: usize = 4;
 /// A staged file of a folder is another's upload under way unless it is this old.
 const STALE: Duration = Duration::from_secs(3600);
 
@@ -51,7 +51,7 @@ pub struct Entry {
 /// Why a stream did not reach the store.
 #[derive(Debug)]
 pub enum PutError<E> {
-    /// The stream itself ended in an error.
+    /// The stream itself ended in an error, or what was read back was not approved.
     Source(E),
     /// The store.
     Store(Error),
@@ -134,37 +134,123 @@ impl Store {
         pieces: impl Stream<Item = Result<Bytes, E>> + Send,
         stop: &CancellationToken,
     ) -> Result<u64, PutError<E>> {
+        self.put_checked(key, pieces, stop, |_| std::future::ready(Ok(())))
+            .await
+    }
+
+    /// As [`Store::put`], and what is read back must be approved by `check`. In a folder the file has no name until then;
+    /// other stores show it, and it is deleted again when it is not approved.
+    pub async fn put_checked<E, C>(
+        &self,
+        key: &str,
+        pieces: impl Stream<Item = Result<Bytes, E>> + Send,
+        stop: &CancellationToken,
+        check: impl FnOnce(BoxStream<'static, Result<Bytes, Error>>) -> C,
+    ) -> Result<u64, PutError<E>>
+    where
+        C: Future<Output = Result<(), E>>,
+    {
         let path = self.path(key).map_err(PutError::Store)?;
-        let mut pieces = std::pin::pin!(pieces);
-        let mut upload = Upload {
-            store: self,
-            key,
-            path,
-            multipart: None,
-            under_way: JoinSet::new(),
-            part: BytesMut::new(),
-            written: 0,
+        match &self.folder {
+            Some(root) => self.stage(root, key, pieces, stop, check).await,
+            None => self.send(key, path, pieces, stop, check).await,
+        }
+    }
+
+    async fn stage<E, C>(
+        &self,
+        root: &FsPath,
+        key: &str,
+        pieces: impl Stream<Item = Result<Bytes, E>> + Send,
+        stop: &CancellationToken,
+        check: impl FnOnce(BoxStream<'static, Result<Bytes, Error>>) -> C,
+    ) -> Result<u64, PutError<E>>
+    where
+        C: Future<Output = Result<(), E>>,
+    {
+        let failed = |error: std::io::Error| {
+            let source = error.into();
+            let error = object_store::Error::Generic {
+                store: "folder",
+                source,
+            };
+            PutError::Store(self.error(&error, "writing", key))
         };
+        let work = async {
+            let (staged, writing) = Staged::begin(&root.join(key)).map_err(failed)?;
+            let mut pieces = std::pin::pin!(pieces);
+            let mut size = 0;
+            while let Some(piece) = pieces.next().await {
+                let piece = piece.map_err(PutError::Source)?;
+                size += piece.len() as u64;
+                if !writing.take(piece).await {
+                    break;
+                }
+            }
+            let written = writing.end().await.map_err(failed)?;
+            // What is read back need not wait for the disk.
+            let back = read_file(staged.path.clone(), self.location(key));
+            let (synced, checked) = tokio::join!(written.sync(), check(back));
+            synced.map_err(failed)?;
+            checked.map_err(PutError::Source)?;
+            Ok((staged, size))
+        };
+        let (staged, size) = tokio::select! {
+            done = work => done?,
+            () = stop.cancelled() => return Err(PutError::Store(Error::interrupted())),
+        };
+        let root = root.to_owned();
+        let published = tokio::task::spawn_blocking(move || staged.publish(&root)).await;
+        published.map_err(|ended| failed(ended.into()))?.map_err(failed)?;
+        Ok(size)
+    }
+
+    async fn send<E, C>(
+        &self,
+        key: &str,
+        path: Path,
+        pieces: impl Stream<Item = Result<Bytes, E>> + Send,
+        stop: &CancellationToken,
+        check: impl FnOnce(BoxStream<'static, Result<Bytes, Error>>) -> C,
+    ) -> Result<u64, PutError<E>>
+    where
+        C: Future<Output = Result<(), E>>,
+    {
+        let wrong = |error: object_store::Error| PutError::Store(self.error(&error, "writing", key));
+        let stopped = || PutError::Store(Error::interrupted());
+        let mut pieces = std::pin::pin!(pieces);
+        let mut upload = Upload::new(self.objects.clone(), path.clone());
         let moved = async {
             while let Some(piece) = pieces.next().await {
-                upload
-                    .take(piece.map_err(PutError::Source)?)
-                    .await
-                    .map_err(PutError::Store)?;
+                upload.take(piece.map_err(PutError::Source)?).await.map_err(wrong)?;
             }
-            upload.last_part().await.map_err(PutError::Store)
+            upload.last_part().await.map_err(wrong)
         };
         let moved = tokio::select! {
             moved = moved => moved,
-            () = stop.cancelled() => Err(PutError::Store(Error::interrupted())),
+            () = stop.cancelled() => Err(stopped()),
         };
-        match moved {
-            Ok(()) => upload.complete().await.map_err(PutError::Store),
-            Err(error) => {
-                upload.abort().await;
-                Err(error)
-            }
+        if let Err(error) = moved {
+            upload.abort().await;
+            return Err(error);
         }
+        let size = upload.complete().await.map_err(wrong)?;
+        let back = by_ranges(self.objects.clone(), path, size, self.location(key));
+        let checked = tokio::select! {
+            checked = check(back) => checked.map_err(PutError::Source),
+            () = stop.cancelled() => Err(stopped()),
+        };
+        if let Err(error) = checked {
+            // What could not be proven must not look like a backup.
+            let place = self.location(key);
+            match tokio::time::timeout(ABORT_PATIENCE, self.delete(key)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!("{place} is not proven and could not be deleted: {error}"),
+                Err(_) => tracing::warn!("{place} is not proven and could not be deleted within {ABORT_PATIENCE:?}"),
+            }
+            return Err(error);
+        }
+        Ok(size)
     }
 
     /// Writes a small file at once.
@@ -177,27 +263,13 @@ impl Store {
     /// Reads a file as a stream.
     pub async fn get(&self, key: &str) -> Result<BoxStream<'static, Result<Bytes, Error>>, Error> {
         let path = self.path(key)?;
-        let got = self
-            .objects
-            .get(&path)
-            .await
-            .map_err(|error| self.error(&error, "reading", key))?;
+        let found = self.objects.head(&path).await;
+        let found = found.map_err(|error| self.error(&error, "reading", key))?;
         let place = self.location(key);
-        if matches!(got.payload, GetResultPayload::File(..)) {
-            // object_store reads files in pieces of 8 KiB, each on another thread.
-            let GetResultPayload::File(file, _) = got.payload else {
-                return Err(Error::new(Reason::StoreFailed, "not a file"));
-            };
-            let file = tokio::fs::File::from_std(file);
-            let pieces = tokio_util::io::ReaderStream::with_capacity(file, READ);
-            let pieces =
-                pieces.map_err(move |error| Error::new(Reason::StoreFailed, format!("reading {place}: {error}")));
-            return Ok(pieces.boxed());
-        }
-        let pieces = got.into_stream();
-        Ok(pieces
-            .map_err(move |error| Error::of(&error, "reading", &place))
-            .boxed())
+        Ok(match self.on_disk(key) {
+            Some(file) => read_file(file, place),
+            None => by_ranges(self.objects.clone(), path, found.size, place),
+        })
     }
 
     /// What is known of a file.
@@ -275,10 +347,33 @@ impl Store {
     }
 }
 
-/// Whether a file is object_store's staging of a file that begins with a name: a `#` and digits at the end.
-fn is_staged(file: &str, name: &str) -> bool {
-    let digits = |suffix: &str| !suffix.is_empty() && suffix.bytes().all(|byte| byte.is_ascii_digit());
-    file.starts_with(name) && file.rsplit_once('#').is_some_and(|(_, suffix)| digits(suffix))
+/// A file of a folder, opened when it is first asked for. object_store would read it in pieces of 8 KiB.
+fn read_file(file: PathBuf, place: String) -> BoxStream<'static, Result<Bytes, Error>> {
+    let opened = async move { tokio::fs::File::open(file).await };
+    let pieces = futures::stream::once(opened)
+        .map_ok(|file| tokio_util::io::ReaderStream::with_capacity(file, READ))
+        .try_flatten();
+    let wrong = move |error| Error::new(Reason::StoreFailed, format!("reading {place}: {error}"));
+    pieces.map_err(wrong).boxed()
+}
+
+/// A file of known size in pieces of which a few are asked for at once: one request after another leaves a store idle while
+/// we work, and us while it does.
+fn by_ranges(
+    objects: Arc<dyn ObjectStore>,
+    path: Path,
+    size: u64,
+    place: String,
+) -> BoxStream<'static, Result<Bytes, Error>> {
+    let starts = (0..size).step_by(RANGE as usize);
+    let read = move |start: u64| {
+        let (objects, path) = (objects.clone(), path.clone());
+        async move { objects.get_range(&path, start..(start + RANGE).min(size)).await }
+    };
+    let pieces = futures::stream::iter(starts).map(read).buffered(RANGES);
+    pieces
+        .map_err(move |error| Error::of(&error, "reading", &place))
+        .boxed()
 }
 
 fn by_pages(
@@ -307,96 +402,5 @@ fn entry(meta: &object_store::ObjectMeta) -> Entry {
         key: meta.location.as_ref().to_owned(),
         size: meta.size,
         modified: Timestamp::from_millisecond(meta.last_modified.timestamp_millis()).unwrap_or(Timestamp::UNIX_EPOCH),
-    }
-}
-
-/// An upload under way: fixed parts, a few at once.
-struct Upload<'a> {
-    store: &'a Store,
-    key: &'a str,
-    path: Path,
-    /// None until the first part is full: what fits in one part is written at once.
-    multipart: Option<Box<dyn MultipartUpload>>,
-    under_way: JoinSet<object_store::Result<()>>,
-    part: BytesMut,
-    written: u64,
-}
-
-impl Upload<'_> {
-    async fn take(&mut self, mut piece: Bytes) -> Result<(), Error> {
-        self.written += piece.len() as u64;
-        while !piece.is_empty() {
-            if self.part.capacity() == 0 {
-                self.part.reserve(PART);
-            }
-            let fits = piece.split_to(piece.len().min(PART - self.part.len()));
-            self.part.extend_from_slice(&fits);
-            if self.part.len() == PART {
-                self.send().await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn send(&mut self) -> Result<(), Error> {
-        let part = std::mem::take(&mut self.part).freeze();
-        while self.under_way.len() >= UNDER_WAY {
-            self.one_done().await?;
-        }
-        if self.multipart.is_none() {
-            let begun = self.store.objects.put_multipart(&self.path).await;
-            self.multipart = Some(begun.map_err(|error| self.store.error(&error, "writing", self.key))?);
-        }
-        if let Some(multipart) = &mut self.multipart {
-            self.under_way.spawn(multipart.put_part(PutPayload::from_bytes(part)));
-        }
-        Ok(())
-    }
-
-    async fn one_done(&mut self) -> Result<(), Error> {
-        match self.under_way.join_next().await {
-            None | Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(error))) => Err(self.store.error(&error, "writing", self.key)),
-            Some(Err(panicked)) => Err(Error::new(Reason::StoreFailed, format!("writing a part: {panicked}"))),
-        }
-    }
-
-    async fn last_part(&mut self) -> Result<(), Error> {
-        if self.multipart.is_some() && !self.part.is_empty() {
-            self.send().await?;
-        }
-        while !self.under_way.is_empty() {
-            self.one_done().await?;
-        }
-        Ok(())
-    }
-
-    async fn complete(mut self) -> Result<u64, Error> {
-        let done = match &mut self.multipart {
-            Some(multipart) => multipart.complete().await.map(|_| ()),
-            None => {
-                let whole = PutPayload::from_bytes(std::mem::take(&mut self.part).freeze());
-                self.store.objects.put(&self.path, whole).await.map(|_| ())
-            }
-        };
-        match done {
-            Ok(()) => Ok(self.written),
-            Err(error) => {
-                let error = self.store.error(&error, "writing", self.key);
-                self.abort().await;
-                Err(error)
-            }
-        }
-    }
-
-    async fn abort(mut self) {
-        self.under_way.shutdown().await;
-        if let Some(mut multipart) = self.multipart.take() {
-            match tokio::time::timeout(ABORT_PATIENCE, multipart.abort()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!("the parts sent so far could not be taken back: {error}"),
-                Err(_) => tracing::warn!("the parts sent so far could not be taken back within {ABORT_PATIENCE:?}"),
-            }
-        }
     }
 }

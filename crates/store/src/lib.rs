@@ -10,12 +10,14 @@
 mod credentials;
 mod crypt;
 mod error;
+mod folder;
 mod handle;
 pub mod names;
 mod open;
 mod packing;
 pub mod retention;
 mod roots;
+mod upload;
 
 pub use crypt::{Key, KeyError};
 pub use error::{Error, Reason};

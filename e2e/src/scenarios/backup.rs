@@ -51,6 +51,21 @@ pub(crate) async fn succeeded(test: &Test, name: &str, seconds: u64) -> Result<E
     .await
 }
 
+/// Waits until a continuous one has streamed everything up to a revision.
+pub(crate) async fn streamed(test: &Test, name: &str, revision: i64, seconds: u64) -> Result<EtcdBackupStatus> {
+    until("the changes to be in the store", seconds, async || {
+        let status = status(test, name).await?;
+        let reached = status.latest_restorable.as_ref().map_or(0, |point| point.revision);
+        ensure!(
+            reached >= revision,
+            "revision {reached} of {revision}: {}",
+            status.waiting
+        );
+        Ok(Some(status))
+    })
+    .await
+}
+
 async fn says(test: &Test, name: &str, words: &str, seconds: u64) -> Result<EtcdBackupStatus> {
     until(&format!("EtcdBackup {name} to say \"{words}\""), seconds, async || {
         let status = status(test, name).await?;
@@ -445,29 +460,13 @@ pub(crate) async fn backup_proven_and_followed(test: &Test) -> Result<String> {
     );
     // what is written after the snapshot can be restored too, soon
     let revision = keys(test, "c").await?;
-    until("the changes to be in the store", 60, async || {
-        let status = status(test, "all").await?;
-        let point = status.latest_restorable.unwrap_or_default();
-        ensure!(
-            point.revision >= revision,
-            "revision {} of {revision}: {}",
-            point.revision,
-            status.waiting
-        );
-        Ok(Some(()))
-    })
-    .await?;
+    streamed(test, "all", revision, 60).await?;
     // the pod that streams comes back when it is taken away
     let name = "all-follow";
     let uid = test.pods().get(name).await?.uid();
     test.delete_pod(name).await?;
     let revision = keys(test, "c").await?;
-    until("the changes to be in the store again", 90, async || {
-        ensure!(test.pods().get(name).await?.uid() != uid, "the same pod");
-        let point = status(test, "all").await?.latest_restorable.unwrap_or_default();
-        ensure!(point.revision >= revision, "revision {} of {revision}", point.revision);
-        Ok(Some(()))
-    })
-    .await?;
+    streamed(test, "all", revision, 90).await?;
+    ensure!(test.pods().get(name).await?.uid() != uid, "the same pod");
     Ok(format!("proven with 50 keys; restorable up to revision {revision}"))
 }

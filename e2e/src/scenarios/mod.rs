@@ -111,6 +111,7 @@ scenarios! {
     tls::tls_static_authority_changed_by_the_user 900;
     tls::tls_authority_rotated 600;
     tls::tls_authority_of_the_user_replaced 900;
+    tls::tls_authority_rotated_under_a_continuous_backup 900;
     tls::tls_authority_rotated_while_the_operator_dies alone 900;
     cert_manager::tls_by_cert_manager alone [CertManager] 600;
     cert_manager::authority_of_the_issuer_rotated alone [CertManager] 900;

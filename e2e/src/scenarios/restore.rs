@@ -21,7 +21,7 @@ fn restores(test: &Test) -> Api<EtcdRestore> {
 }
 
 /// Creates an EtcdRestore of cluster c.
-async fn create(test: &Test, spec: Value) -> Result<()> {
+pub(super) async fn create(test: &Test, spec: Value) -> Result<()> {
     let mut object = json!({"apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdRestore", "metadata": {"name": "c"}, "spec": spec});
     object["spec"]["etcdCluster"] = json!({"name": "c"});
     restores(test)
@@ -327,14 +327,7 @@ pub(crate) async fn restored_to_a_revision(test: &Test) -> Result<String> {
     backup::succeeded(test, "b", 60).await?;
     let point = write(test, "c", "between").await?;
     let seen = write(test, "c", "later").await?;
-    until("the changes to be in the store", 90, async || {
-        let latest = backup::status(test, "b").await?.latest_restorable.unwrap_or_default();
-        if latest.revision < seen {
-            bail!("revision {} of {seen}", latest.revision);
-        }
-        Ok(Some(()))
-    })
-    .await?;
+    backup::streamed(test, "b", seen, 90).await?;
     create(
         test,
         json!({"backupRef": {"name": "b"}, "restoreTo": {"revision": point}}),

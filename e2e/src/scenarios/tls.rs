@@ -9,8 +9,10 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use stateward_etcd::messages::RangeRequest;
 use stateward_etcd::shown_certificate;
 
+use super::{backup, restore};
 use crate::certificates::Authority;
 use crate::test::Test;
 use crate::wait::until;
@@ -467,6 +469,69 @@ pub(crate) async fn tls_authority_of_the_user_replaced(test: &Test) -> Result<St
         written.acknowledged,
         written.longest_gap.as_secs_f64()
     ))
+}
+
+pub(crate) async fn tls_authority_rotated_under_a_continuous_backup(test: &Test) -> Result<String> {
+    // given a cluster whose every change is streamed to a store
+    test.created("c", json!({"size": 3, "TLS": {"auto": {"overlapSeconds": 2}}}))
+        .await?;
+    backup::claim(test, "backups").await?;
+    let to = json!({"clusterRef": {"name": "c"}, "file": {"claimName": "backups", "path": "c/backup"},
+        "backupPolicy": {"backupIntervalInSecond": 3600}, "continuous": true});
+    backup::create(test, "b", to).await?;
+    backup::succeeded(test, "b", 60).await?;
+    let before = restore::write(test, "c", "before").await?;
+    backup::streamed(test, "b", before, 90).await?;
+    let writer = test.writer("c").await?;
+    let old = secrets(test).get("c-ca-tls").await?.data.unwrap_or_default()["tls.crt"]
+        .0
+        .clone();
+    // when its authority is rotated, and a client writes all along
+    with_fresh_certificates(test, &writer, async {
+        ask_for_another_authority(test, "the key may have leaked").await?;
+        rotated(test, "c-ca-tls", &old, 400).await?;
+        test.settled("c", 120).await?;
+        writer.goes_on(50, 60).await
+    })
+    .await?;
+    let written = writer.finish().await?;
+    // then what is written with the new certificates is streamed, too
+    let last = restore::write(test, "c", "after").await?;
+    let status = backup::streamed(test, "b", last, 120).await?;
+    let healthy = until("no trouble to be told", 60, async || {
+        let status = backup::status(test, "b").await?;
+        ensure!(status.waiting.is_empty(), "it says: {}", status.waiting);
+        Ok(Some(status))
+    });
+    healthy.await?;
+    // and the changes lead from the only snapshot to the end without a hole
+    ensure!(status.backups.len() == 1, "{} snapshots", status.backups.len());
+    let to = json!({"backupRef": {"name": "b"}, "restoreTo": {"revision": last}});
+    restore::create(test, to).await?;
+    restore::succeeded(test, "c", 180).await?;
+    test.settled("c", 120).await?;
+    for prefix in ["before", "after"] {
+        restore::has(test, "c", prefix, last).await?;
+    }
+    let found = written_keys(test).await?;
+    ensure!(
+        found >= written.acknowledged,
+        "{found} of {} keys are in the backup",
+        written.acknowledged
+    );
+    Ok(format!("{} writes, all in the backup", written.acknowledged))
+}
+
+/// How many keys of the writing client there are.
+async fn written_keys(test: &Test) -> Result<usize> {
+    let client = test.endpoint("c").await?.client()?;
+    let request = RangeRequest {
+        key: b"e2e/".to_vec(),
+        range_end: b"e2e0".to_vec(),
+        count_only: true,
+        ..RangeRequest::default()
+    };
+    Ok(usize::try_from(client.range(request).await?.count)?)
 }
 
 pub(crate) async fn tls_authority_rotated_while_the_operator_dies(test: &Test) -> Result<String> {

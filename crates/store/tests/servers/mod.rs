@@ -36,6 +36,27 @@ require("http").request({ host: "127.0.0.1", port, path, method: "PUT", headers 
 }).end();
 "#;
 
+/// Lets everybody use a bucket of MinIO, with a signed request; the library that is tested cannot.
+const OPEN_BUCKET: &str = r#"
+const [port, user, password, bucket] = process.argv.slice(1);
+const crypto = require("crypto"), host = `127.0.0.1:${port}`, region = "us-east-1";
+const hash = text => crypto.createHash("sha256").update(text).digest("hex");
+const mac = (key, text) => crypto.createHmac("sha256", key).update(text).digest();
+const body = JSON.stringify({ Version: "2012-10-17", Statement: [{ Effect: "Allow", Principal: { AWS: ["*"] }, Action: ["s3:*"],
+  Resource: [`arn:aws:s3:::${bucket}`, `arn:aws:s3:::${bucket}/*`] }] });
+const time = new Date().toISOString().replace(/[-:]|\.\d+/g, ""), day = time.slice(0, 8), scope = `${day}/${region}/s3/aws4_request`;
+const names = "host;x-amz-content-sha256;x-amz-date";
+const request = ["PUT", `/${bucket}`, "policy=", `host:${host}`, `x-amz-content-sha256:${hash(body)}`, `x-amz-date:${time}`, "", names, hash(body)].join("\n");
+const key = [day, region, "s3", "aws4_request"].reduce(mac, "AWS4" + password);
+const signature = mac(key, ["AWS4-HMAC-SHA256", time, scope, hash(request)].join("\n")).toString("hex");
+const headers = { "x-amz-content-sha256": hash(body), "x-amz-date": time, "Content-Length": body.length,
+  Authorization: `AWS4-HMAC-SHA256 Credential=${user}/${scope}, SignedHeaders=${names}, Signature=${signature}` };
+require("http").request({ host: "127.0.0.1", port, path: `/${bucket}?policy`, method: "PUT", headers }, answer => {
+  if (answer.statusCode !== 204) { console.error(answer.statusCode); process.exitCode = 1; }
+  answer.pipe(process.stderr);
+}).end(body);
+"#;
+
 /// Whether a program was built.
 pub(crate) fn is_built(name: &str) -> bool {
     find(name).is_some()
@@ -138,23 +159,30 @@ impl Server {
             .env("AZURITE_ACCOUNTS", format!("{USER}:{AZURE_KEY}"));
         // Without a signature it refuses, which is an answer too.
         let server = Self::start(command, folder, address, "/", " 400");
-        let made = Command::new("node")
-            .args([
-                "-e",
-                MAKE_CONTAINER,
-                &address.port().to_string(),
-                USER,
-                AZURE_KEY,
-                container,
-            ])
-            .output()
-            .expect("node runs");
-        assert!(
-            made.status.success(),
-            "no container: {}",
-            String::from_utf8_lossy(&made.stderr)
-        );
+        server.ask(MAKE_CONTAINER, AZURE_KEY, container);
         server
+    }
+
+    /// MinIO with a bucket that everybody may use. Google's XML API is S3's but for who signs and how, so behind
+    /// [`proxy::bearer`] this is a store that Google's client can speak to.
+    pub(crate) fn minio_for_google(bucket: &str) -> Self {
+        let server = Self::minio(IpAddr::V4(Ipv4Addr::LOCALHOST), &[bucket]);
+        server.ask(OPEN_BUCKET, PASSWORD, bucket);
+        server
+    }
+
+    /// Lets node send one signed request.
+    fn ask(&self, script: &str, key: &str, what: &str) {
+        let port = self.address.port().to_string();
+        let done = Command::new("node")
+            .args(["-e", script, &port, USER, key, what])
+            .output();
+        let done = done.expect("node runs");
+        assert!(
+            done.status.success(),
+            "{what}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
     }
 
     fn start(mut command: Command, folder: tempfile::TempDir, address: SocketAddr, path: &str, code: &str) -> Self {

@@ -1,6 +1,6 @@
 //! A proxy before a store that breaks what passes, in the ways networks and stores do.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -105,4 +105,55 @@ fn carry(mut client: TcpStream, server: SocketAddr, fault: &Mutex<Fault>, sent: 
         }
     }
     let _already = (client.shutdown(Shutdown::Both), store.shutdown(Shutdown::Both));
+}
+
+/// A proxy that lets requests pass that carry this bearer token, and takes the token off. It ends with the process.
+pub(crate) fn bearer(server: SocketAddr, token: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind((server.ip(), 0)).expect("a port");
+    let address = listener.local_addr().expect("its address");
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            std::thread::spawn(move || check_each(&client, server, token));
+        }
+    });
+    address
+}
+
+fn check_each(client: &TcpStream, server: SocketAddr, token: &str) -> std::io::Result<()> {
+    let mut store = TcpStream::connect(server)?;
+    let (mut from, mut to) = (store.try_clone()?, client.try_clone()?);
+    std::thread::spawn(move || {
+        let _until_cut = std::io::copy(&mut from, &mut to);
+        let _already = to.shutdown(Shutdown::Both);
+    });
+    let mut requests = BufReader::new(client);
+    loop {
+        let (mut head, mut known, mut length) = (String::new(), false, 0);
+        loop {
+            let mut line = String::new();
+            if requests.read_line(&mut line)? == 0 {
+                return store.shutdown(Shutdown::Both);
+            }
+            let (name, value) = line.split_once(':').unwrap_or((&line, ""));
+            match name.to_ascii_lowercase().as_str() {
+                "authorization" => {
+                    known = value.trim().strip_prefix("Bearer ") == Some(token);
+                    continue;
+                }
+                "content-length" => length = value.trim().parse().unwrap_or(0),
+                _ => {}
+            }
+            head.push_str(&line);
+            if line == "\r\n" {
+                break;
+            }
+        }
+        if !known {
+            let answer = "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+            requests.get_mut().write_all(answer.as_bytes())?;
+            return client.shutdown(Shutdown::Both);
+        }
+        store.write_all(head.as_bytes())?;
+        std::io::copy(&mut (&mut requests).take(length), &mut store)?;
+    }
 }

@@ -1,0 +1,114 @@
+//! An upload to an object store under way: fixed parts, a few at once, and nothing to be seen of them until the end.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use object_store::path::Path;
+use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload, Result};
+use tokio::task::JoinSet;
+
+use crate::handle::ABORT_PATIENCE;
+
+/// Size of a part. S3 takes 10,000 of them: 80 GB, far beyond any etcd.
+const PART: usize = 8 << 20;
+/// Parts under way at once; with the one being filled this bounds the memory of an upload.
+const UNDER_WAY: usize = 3;
+
+pub(crate) struct Upload {
+    objects: Arc<dyn ObjectStore>,
+    path: Path,
+    /// None until the first part is full: what fits in one part is written at once.
+    multipart: Option<Box<dyn MultipartUpload>>,
+    under_way: JoinSet<Result<()>>,
+    part: BytesMut,
+    written: u64,
+}
+
+impl Upload {
+    pub(crate) fn new(objects: Arc<dyn ObjectStore>, path: Path) -> Self {
+        Self {
+            objects,
+            path,
+            multipart: None,
+            under_way: JoinSet::new(),
+            part: BytesMut::new(),
+            written: 0,
+        }
+    }
+
+    pub(crate) async fn take(&mut self, mut piece: Bytes) -> Result<()> {
+        self.written += piece.len() as u64;
+        while !piece.is_empty() {
+            if self.part.capacity() == 0 {
+                self.part.reserve(PART);
+            }
+            let fits = piece.split_to(piece.len().min(PART - self.part.len()));
+            self.part.extend_from_slice(&fits);
+            if self.part.len() == PART {
+                self.send().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self) -> Result<()> {
+        let part = std::mem::take(&mut self.part).freeze();
+        while self.under_way.len() >= UNDER_WAY {
+            self.one_done().await?;
+        }
+        if self.multipart.is_none() {
+            self.multipart = Some(self.objects.put_multipart(&self.path).await?);
+        }
+        if let Some(multipart) = &mut self.multipart {
+            self.under_way.spawn(multipart.put_part(PutPayload::from_bytes(part)));
+        }
+        Ok(())
+    }
+
+    async fn one_done(&mut self) -> Result<()> {
+        match self.under_way.join_next().await {
+            None => Ok(()),
+            Some(Ok(done)) => done,
+            Some(Err(source)) => Err(object_store::Error::JoinError { source }),
+        }
+    }
+
+    /// Sends what is left, and waits for everything that is under way.
+    pub(crate) async fn last_part(&mut self) -> Result<()> {
+        if self.multipart.is_some() && !self.part.is_empty() {
+            self.send().await?;
+        }
+        while !self.under_way.is_empty() {
+            self.one_done().await?;
+        }
+        Ok(())
+    }
+
+    /// The file appears. Returns its size.
+    pub(crate) async fn complete(mut self) -> Result<u64> {
+        let done = match &mut self.multipart {
+            Some(multipart) => multipart.complete().await.map(|_| ()),
+            None => {
+                let whole = PutPayload::from_bytes(std::mem::take(&mut self.part).freeze());
+                self.objects.put(&self.path, whole).await.map(|_| ())
+            }
+        };
+        let written = self.written;
+        if done.is_err() {
+            self.abort().await;
+        }
+        done.map(|()| written)
+    }
+
+    /// Takes back what was sent.
+    pub(crate) async fn abort(mut self) {
+        self.under_way.shutdown().await;
+        if let Some(mut multipart) = self.multipart.take() {
+            match tokio::time::timeout(ABORT_PATIENCE, multipart.abort()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!("the parts sent so far could not be taken back: {error}"),
+                Err(_) => tracing::warn!("the parts sent so far could not be taken back within {ABORT_PATIENCE:?}"),
+            }
+        }
+    }
+}
