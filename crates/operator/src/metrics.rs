@@ -128,6 +128,7 @@ pub(crate) struct BackupFigures {
     failures: Whole,
     size: Whole,
     seconds: Fraction,
+    restorable: Fraction,
 }
 
 impl BackupFigures {
@@ -135,6 +136,11 @@ impl BackupFigures {
         for (name, help, figure) in [
             ("age_seconds", "Time since the last good backup was complete", &self.age),
             ("duration_seconds", "How long the last good backup took", &self.seconds),
+            (
+                "restorable_age_seconds",
+                "With continuous: time since the latest point that can be restored",
+                &self.restorable,
+            ),
         ] {
             registry.register(format!("backup_{name}"), help, figure.clone());
         }
@@ -152,13 +158,17 @@ impl BackupFigures {
         self.failures.clear();
         self.size.clear();
         self.seconds.clear();
+        self.restorable.clear();
         for backup in backups {
             let label = ObjectLabel::of(&backup.metadata);
             let status = backup.status.clone().unwrap_or_default();
             self.failures.get_or_create(&label).set(status.consecutive_failures);
+            let since = |time: Timestamp| now.duration_since(time).as_secs_f64().max(0.0);
             if let Some(done) = status.last_success_date {
-                let age = now.duration_since(done.0).as_secs_f64();
-                self.age.get_or_create(&label).set(age.max(0.0));
+                self.age.get_or_create(&label).set(since(done.0));
+            }
+            if let Some(time) = status.latest_restorable.and_then(|point| point.time) {
+                self.restorable.get_or_create(&label).set(since(time.0));
             }
             if let Some(record) = status.backups.first() {
                 self.size.get_or_create(&label).set(record.size_bytes);

@@ -497,7 +497,7 @@ pub(crate) async fn tls_authority_rotated_under_a_continuous_backup(test: &Test)
     let written = writer.finish().await?;
     // then what is written with the new certificates is streamed, too
     let last = restore::write(test, "c", "after").await?;
-    let status = backup::streamed(test, "b", last, 120).await?;
+    let status = backup::streamed(test, "b", last, 240).await?;
     let healthy = until("no trouble to be told", 60, async || {
         let status = backup::status(test, "b").await?;
         ensure!(status.waiting.is_empty(), "it says: {}", status.waiting);

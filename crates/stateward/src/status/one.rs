@@ -14,27 +14,45 @@ pub(crate) fn backups_text(backups: &[EtcdBackup]) -> String {
     }
     let rows = backups.iter().map(|backup| {
         let status = backup.status.clone().unwrap_or_default();
-        let time = |time: Option<Time>| time.map(|time| time.0.to_string()).unwrap_or_default();
-        let newest = status.backups.first().cloned().unwrap_or_default();
-        let words = if status.waiting.is_empty() {
-            status.reason
-        } else {
-            status.waiting
+        let second = |time: Time| time.0.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let time = |time: Option<Time>| time.map(second).unwrap_or_default();
+        let newest = status.backups.first().cloned();
+        let (revision, size, file) = newest.map_or_else(Default::default, |newest| {
+            let size = format!("{}Ki", newest.size_bytes >> 10);
+            (newest.revision.to_string(), size, newest.location)
+        });
+        // Only continuous ones have a point of their own.
+        let point = status.latest_restorable.map_or_else(String::new, |point| {
+            format!("{} {}", point.revision, time(point.time)).trim_end().to_owned()
+        });
+        let words = [status.waiting, status.reason];
+        let words = words.into_iter().find(|words| !words.is_empty()).unwrap_or_default();
+        let words = match status.consecutive_failures {
+            0 | 1 => words,
+            failures => format!("{failures} failures: {words}"),
         };
         [
             backup.metadata.name.clone().unwrap_or_default(),
             time(status.last_success_date),
-            newest.revision.to_string(),
-            newest.size_bytes.to_string(),
-            newest.location,
+            revision,
+            size,
+            file,
+            point,
             time(status.next_backup_time),
             words,
         ]
     });
-    table(
-        ["BACKUP", "LAST SUCCESS", "REVISION", "BYTES", "FILE", "NEXT", "REASON"],
-        rows,
-    )
+    let header = [
+        "BACKUP",
+        "LAST SUCCESS",
+        "REVISION",
+        "SIZE",
+        "FILE",
+        "RESTORABLE TO",
+        "NEXT",
+        "REASON",
+    ];
+    table(header, rows)
 }
 
 /// The whole story of a cluster, for a terminal.
