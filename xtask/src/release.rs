@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -38,10 +39,9 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     let program = image::program(paths, &paths.checkout, !args.quick)?;
     let archive = format!("stateward-{VERSION}-linux-{}.tar.gz", architecture());
     pack(&program, &paths.checkout, &folder.join(&archive))?;
-    fs::copy(
-        image::operator(paths, !args.quick)?,
-        folder.join(format!("stateward-{VERSION}-image.tar")),
-    )?;
+    let image = folder.join(format!("stateward-{VERSION}-image.tar"));
+    fs::copy(image::operator(paths, !args.quick)?, &image)?;
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o644))?; // in the cache it is the builder's own
     fs::copy(paths.checkout.join("deploy/install.yaml"), folder.join("install.yaml"))?;
     fs::copy(
         paths.checkout.join("deploy/namespaced.yaml"),
@@ -70,6 +70,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     let materials = serde_json::to_string_pretty(&bill_of_materials(paths)?)?;
     fs::write(folder.join(format!("stateward-{VERSION}.spdx.json")), materials)?;
     checksums(folder)?;
+    prove(paths, folder, &archive)?;
 
     println!("release {VERSION} is in {}", folder.display());
     println!(
@@ -125,6 +126,23 @@ fn checksums(folder: &Path) -> Result<()> {
         text += &format!("{}  {name}\n", digest(&folder.join(&name))?);
     }
     Ok(fs::write(folder.join("SHA256SUMS"), text)?)
+}
+
+/// What somebody does who has fetched it: the plugin in the archive starts and says the version, and Helm takes the chart.
+fn prove(paths: &Paths, folder: &Path, archive: &str) -> Result<()> {
+    let work = tempfile::tempdir()?;
+    output(
+        cmd("tar", ["-xzf"])
+            .arg(folder.join(archive))
+            .arg("-C")
+            .arg(work.path()),
+    )?;
+    let said = output(&mut cmd(work.path().join("kubectl-stateward"), ["--version"]))?;
+    if !said.trim().ends_with(VERSION) {
+        bail!("the program in {archive} says it is {}", said.trim());
+    }
+    let chart = folder.join(format!("stateward-{VERSION}.tgz"));
+    output(cmd(chart::helm(paths)?, ["lint", "--strict"]).arg(chart)).map(drop)
 }
 
 /// The manifest by which krew installs `kubectl stateward`.
