@@ -61,6 +61,13 @@ pub(crate) struct Written {
     pub(crate) longest_gap: Duration,
 }
 
+impl std::fmt::Display for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let gap = self.longest_gap.as_secs_f64();
+        write!(f, "{} writes, longest gap {gap:.1} s", self.acknowledged)
+    }
+}
+
 impl Writer {
     /// Begins to write.
     pub(crate) fn start(endpoint: Endpoint) -> Self {
