@@ -34,7 +34,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
-    println!("{}", operator(paths, args.release)?.display());
+    println!(
+        "{}",
+        operator(paths, if args.release { "release" } else { "dev" })?.display()
+    );
     if args.etcd {
         kube::etcds(paths)?;
         println!("{}", etcds(paths)?.display());
@@ -43,10 +46,10 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
 }
 
 /// The operator of this checkout.
-pub(crate) fn operator(paths: &Paths, release: bool) -> Result<PathBuf> {
+pub(crate) fn operator(paths: &Paths, profile: &str) -> Result<PathBuf> {
     let version = env!("CARGO_PKG_VERSION");
     let archive = paths.cache.join("images").join(format!("stateward-{version}.tar"));
-    let program = program(paths, &paths.checkout, release)?;
+    let program = program(paths, &paths.checkout, profile)?;
     write(program, &[version, "latest"], &archive)?;
     Ok(archive)
 }
@@ -72,7 +75,7 @@ pub(crate) fn previous(paths: &Paths) -> Result<Option<(PathBuf, PathBuf)>> {
     let packed_name = packed.to_str().context("the cache folder's name is not UTF-8")?;
     git(&["archive", "--output", packed_name, commit])?;
     tar::Archive::new(std::fs::File::open(&packed)?).unpack(tree.path())?;
-    let program = program(paths, tree.path(), false)?;
+    let program = program(paths, tree.path(), "dev")?;
     let image = format!("{OPERATOR}:previous");
     std::fs::write(
         &manifests,
@@ -83,7 +86,7 @@ pub(crate) fn previous(paths: &Paths) -> Result<Option<(PathBuf, PathBuf)>> {
 }
 
 /// The operator as a static program: it needs no library and no shell.
-pub(crate) fn program(paths: &Paths, checkout: &Path, release: bool) -> Result<PathBuf> {
+pub(crate) fn program(paths: &Paths, checkout: &Path, profile: &str) -> Result<PathBuf> {
     // Folders of its own: these flags would otherwise make every other build start anew. Naming the target keeps them
     // away from build scripts and procedural macros, which cannot be static.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -92,10 +95,7 @@ pub(crate) fn program(paths: &Paths, checkout: &Path, release: bool) -> Result<P
     let manifest = checkout.join("Cargo.toml");
     let manifest = manifest.to_str().context("the checkout's name is not UTF-8")?;
     let mut arguments = vec!["build", "--package=stateward", "--manifest-path", manifest];
-    arguments.extend(["--target", &target, "--target-dir", folder]);
-    if release {
-        arguments.push("--release");
-    }
+    arguments.extend(["--target", &target, "--target-dir", folder, "--profile", profile]);
     cargo::compile(&arguments, &[("RUSTFLAGS", "-C target-feature=+crt-static")])
 }
 

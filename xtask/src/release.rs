@@ -36,11 +36,12 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     }
     fs::create_dir_all(folder)?;
 
-    let program = image::program(paths, &paths.checkout, !args.quick)?;
+    let profile = if args.quick { "dev" } else { "release" };
+    let program = image::program(paths, &paths.checkout, profile)?;
     let archive = format!("stateward-{VERSION}-linux-{}.tar.gz", architecture());
     pack(&program, &paths.checkout, &folder.join(&archive))?;
     let image = folder.join(format!("stateward-{VERSION}-image.tar"));
-    fs::copy(image::operator(paths, !args.quick)?, &image)?;
+    fs::copy(image::operator(paths, profile)?, &image)?;
     fs::set_permissions(&image, fs::Permissions::from_mode(0o644))?; // in the cache it is the builder's own
     fs::copy(paths.checkout.join("deploy/install.yaml"), folder.join("install.yaml"))?;
     fs::copy(

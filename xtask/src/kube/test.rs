@@ -41,7 +41,7 @@ pub(crate) struct Args {
 impl Args {
     /// Compiles and builds everything as this user, before root is needed.
     pub(crate) fn build(&self, paths: &Paths) -> Result<()> {
-        image::operator(paths, self.bench)?;
+        image::operator(paths, self.profile())?;
         self.compile()("stateward-e2e")?;
         if self.is_suite() {
             converse()?;
@@ -56,9 +56,17 @@ impl Args {
         self.up.build(paths)
     }
 
+    fn profile(&self) -> &'static str {
+        if self.bench { "measured" } else { "dev" }
+    }
+
     /// Figures are those of a release.
     fn compile(&self) -> fn(&str) -> Result<PathBuf> {
-        if self.bench { cargo::build_release } else { cargo::build }
+        if self.bench {
+            cargo::build_measured
+        } else {
+            cargo::build
+        }
     }
 
     /// The scenarios with an S3 server say so in their names.
@@ -136,7 +144,7 @@ fn admission() -> Result<PathBuf> {
 /// The operator of this checkout, in place of any that is there.
 fn install(paths: &Paths, run: &Run, args: &Args) -> Result<String> {
     let parts = Parts::new(paths, &run.facts()?.version);
-    node::load(paths, run, &[image::operator(paths, args.bench)?])?;
+    node::load(paths, run, &[image::operator(paths, args.profile())?])?;
     let manifests =
         output(&mut cmd(args.compile()("stateward")?, ["manifests"])).context("cannot make the manifests")?;
     objects::apply(&parts, run, &manifests)?;
