@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Effect, Launch, LaunchKind, MemberName, Pod, Stop, Storage, Uid, World};
+use stateward_plan::etcd::{ClusterId, Effect, Launch, LaunchKind, MemberName, Pod, Stop, Storage, Uid, World};
 
 use crate::etcd::peer_url;
-use crate::kube::{Cluster, uid};
+use crate::kube::Cluster;
 use crate::queue::{Event, stamp};
 use crate::sim::Sim;
 
@@ -145,32 +145,19 @@ impl Sim<'_> {
             Effect::DeleteClaim {
                 member,
                 uid,
-                cluster: id,
-            } => {
-                if self.subject.guards {
-                    self.claim_is_still(member, uid)?;
-                    let asked: Vec<_> = self.processes.keys().copied().collect();
-                    let list = self
-                        .proven_list(&asked)
-                        .filter(|list| list.cluster == *id)
-                        .ok_or("no quorum proves the list")?;
-                    let url = peer_url(member);
-                    if list.members.iter().any(|listed| listed.peer_urls.contains(&url)) {
-                        return Err("refused: it is in the member list".into());
-                    }
-                }
-                self.check_claim_deletion(member, cluster.id);
-                self.delete_claim(member);
-                Ok(())
+                cluster: of,
             }
-            Effect::DeleteUnstartedClaim {
+            | Effect::DeleteUnstartedClaim {
                 member,
                 uid,
-                cluster: id,
+                cluster: of,
             } => {
                 if self.subject.guards {
                     self.claim_is_still(member, uid)?;
-                    self.lists_unstarted(member, *id)?;
+                    match effect {
+                        Effect::DeleteClaim { .. } => self.is_out_of_the_list(member, *of)?,
+                        _ => self.lists_unstarted(member, *of)?,
+                    }
                 }
                 self.check_claim_deletion(member, cluster.id);
                 self.delete_claim(member);
@@ -245,7 +232,7 @@ impl Sim<'_> {
                 self.ledger.downgrade = None;
                 Ok(())
             }
-            Effect::RenewAuthority => self.renew_authority(),
+            Effect::RenewAuthority => self.renew_authority(cluster),
             Effect::TrustAuthorities { authorities } => self.trust_authorities(cluster, world, authorities),
             Effect::IssueCertificates { .. } => self.issue_certificates(cluster),
             Effect::RequestCertificates
@@ -287,6 +274,17 @@ impl Sim<'_> {
         }
     }
 
+    fn is_out_of_the_list(&self, member: &MemberName, cluster: ClusterId) -> Result<(), String> {
+        let asked: Vec<_> = self.processes.keys().copied().collect();
+        let list = self.proven_list(&asked).filter(|list| list.cluster == cluster);
+        let list = list.ok_or("no quorum proves the list")?;
+        let url = peer_url(member);
+        if list.members.iter().any(|listed| listed.peer_urls.contains(&url)) {
+            return Err("refused: it is in the member list".into());
+        }
+        Ok(())
+    }
+
     fn services(
         &mut self,
         cluster: &Cluster,
@@ -308,13 +306,8 @@ impl Sim<'_> {
 
     /// What was made for a cluster object that is gone meanwhile is collected again.
     fn clean_if_ownerless(&mut self, cluster: &Cluster) {
-        if self
-            .kube
-            .now
-            .cluster
-            .as_ref()
-            .is_none_or(|now| uid(now.id) != uid(cluster.id))
-        {
+        let now = self.kube.now.cluster.as_ref();
+        if now.is_none_or(|now| now.id != cluster.id) {
             self.queue.at(self.now + 2000, Event::Collect);
         }
     }

@@ -105,6 +105,12 @@ impl Sim<'_> {
         if minor >= 6 && old_log {
             return Start::Exit(2, "panic: detected disallowed v2 WAL".into());
         }
+        if let Launch::Restore { source, .. } = &pod.launch
+            && minor < self.backup_minor(source)
+        {
+            let words = format!("{} runs 3.{minor} and is given {}", pod.name, source.location);
+            self.break_rule(crate::rules::name::RESTORE_READABLE, words);
+        }
         let sweeps = pod.shown.template.ends_with("-sweep");
         if has_data {
             if let Some(volume) = self.volumes.get_mut(&place).filter(|_| sweeps) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use stateward_plan::etcd::{Intent, MemberName, Plan, Record, Secrets, World};
+use stateward_plan::etcd::{Intent, MemberName, Plan, Record, World};
 
 use crate::kube::{Cluster, Shown};
 use crate::queue::{Event, Id, Ms, stamp};
@@ -207,7 +207,7 @@ impl Sim<'_> {
             fresh_names: self.fresh_names(index, cluster.intent.size + 1),
             fresh_token: format!("token-{}{}", self.operators[index].letter, self.operators[index].names),
             dead_nodes: cache.dead_nodes.as_ref().clone(),
-            secrets: Secrets::Good,
+            secrets: Self::certificates_due(cluster.id, &cache.secrets),
             ..World::default()
         };
         let mut asked = Vec::new();
@@ -230,10 +230,10 @@ impl Sim<'_> {
             Some(_) => world.conflicts.push("service demo".into()),
             None => {}
         }
-        world.trust = self.observe_trust(&cache.secrets, &world, &asked);
+        world.trust = self.observe_trust(cluster.id, &cache.secrets, &world, &asked);
         self.hear_elsewhere(&cluster.intent, &mut world, &mut asked);
         world.list = self.proven_list(&asked);
-        self.show_restores(&cache.restores, &mut world);
+        self.show_restores(&cluster.intent, &cache.restores, &mut world);
         world
     }
 

@@ -37,14 +37,8 @@ pub(crate) struct RestoreObject {
 pub(crate) struct Backup {
     writes: BTreeSet<u32>,
     taken: Ms,
-}
-
-fn source(backup: usize) -> RestoreSource {
-    RestoreSource {
-        location: format!("backup-{backup}"),
-        revision: i64::try_from(backup).unwrap_or(0),
-        ..RestoreSource::default()
-    }
+    /// The cluster's version (minor): an older etcd cannot read it.
+    pub(crate) minor: u64,
 }
 
 fn backup_of(source: &RestoreSource) -> usize {
@@ -52,10 +46,30 @@ fn backup_of(source: &RestoreSource) -> usize {
 }
 
 impl Sim<'_> {
+    fn backup_source(&self, backup: usize) -> RestoreSource {
+        RestoreSource {
+            location: format!("backup-{backup}"),
+            revision: i64::try_from(backup).unwrap_or(0),
+            cluster_version: format!("3.{}.0", self.backups[backup].minor),
+            ..RestoreSource::default()
+        }
+    }
+
+    /// EtcdRestore control says that a backup is too new for the version in the spec.
+    fn is_too_new(&self, restore: &RestoreObject, intent: &Intent) -> bool {
+        matches!(restore.state, RequestState::Proven(_)) && self.backups[restore.backup].minor > intent.version.minor()
+    }
+
+    /// The version that a member needs at least to read its backup.
+    pub(crate) fn backup_minor(&self, source: &RestoreSource) -> u64 {
+        self.backups.get(backup_of(source)).map_or(0, |backup| backup.minor)
+    }
+
     pub(crate) fn take_backup(&mut self) -> usize {
         self.backups.push(Backup {
             writes: self.ledger.acknowledged.clone(),
             taken: self.now,
+            minor: self.ledger.floor,
         });
         let (number, count) = (self.backups.len() - 1, self.ledger.acknowledged.len());
         self.tell(|| format!("user: takes backup {number} with {count} writes"));
@@ -146,7 +160,7 @@ impl Sim<'_> {
             } else if restore.state == RequestState::Fetching && restore.proves_at <= now {
                 let state = if restore.good {
                     proven.push(restore.id);
-                    RequestState::Proven(Box::new(source(restore.backup)))
+                    RequestState::Proven(Box::new(self.backup_source(restore.backup)))
                 } else {
                     RequestState::Failed("the backup is corrupt".into())
                 };
@@ -169,15 +183,27 @@ impl Sim<'_> {
 
     /// The user takes away what failed, so that nothing waits for it.
     pub(crate) fn clear_failed_restores(&mut self) {
-        let failed = |restore: &Rc<RestoreObject>| matches!(restore.state, RequestState::Failed(_)) || !restore.good;
-        if self.kube.now.restores.iter().any(failed) {
+        let wished = self.present().map(|(intent, _)| intent.version.minor());
+        let too_new = |restore: &RestoreObject| wished.is_some_and(|minor| self.backups[restore.backup].minor > minor);
+        let failed = |restore: &&Rc<RestoreObject>| {
+            matches!(restore.state, RequestState::Failed(_)) || !restore.good || too_new(restore)
+        };
+        let gone: Vec<Id> = self
+            .kube
+            .now
+            .restores
+            .iter()
+            .filter(failed)
+            .map(|restore| restore.id)
+            .collect();
+        if !gone.is_empty() {
             self.tell(|| "user: deletes the EtcdRestores that failed".into());
-            self.kube.restores_mut().retain(|restore| !failed(restore));
+            self.kube.restores_mut().retain(|restore| !gone.contains(&restore.id));
         }
     }
 
     /// What an operator sees of them.
-    pub(crate) fn show_restores(&self, restores: &[Rc<RestoreObject>], world: &mut World) {
+    pub(crate) fn show_restores(&self, intent: &Intent, restores: &[Rc<RestoreObject>], world: &mut World) {
         world.restores = restores
             .iter()
             .filter(|restore| !restore.complete)
@@ -185,7 +211,11 @@ impl Sim<'_> {
                 uid: uid(restore.id),
                 name: restore.name.clone(),
                 recovery: restore.recovery,
-                state: restore.state.clone(),
+                state: if self.is_too_new(restore, intent) {
+                    RequestState::Failed("the backup is of a newer etcd".into())
+                } else {
+                    restore.state.clone()
+                },
             })
             .collect();
         world.latest_backup = self.backups.last().map(|backup| BackupPoint {

@@ -20,10 +20,14 @@ const KUBELET_LAG: Ms = 3000;
 /// What the Secrets of a cluster say.
 #[derive(Clone, Default)]
 pub(crate) struct Secrets {
+    /// The cluster object that they belong to.
+    pub(crate) owner: Id,
     pub(crate) bundle: BTreeSet<Authority>,
     issued: BTreeSet<Authority>,
     wanted: BTreeSet<Authority>,
     renew: bool,
+    /// The certificates come from elsewhere by the spec, and the Secrets for that are not there yet.
+    absent: bool,
     changed: Ms,
     /// The certificates before, and until when a kubelet may still have them.
     before: (BTreeSet<Authority>, Ms),
@@ -31,8 +35,11 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    pub(crate) fn new() -> Self {
-        let mut secrets = Self::default();
+    pub(crate) fn new(owner: Id) -> Self {
+        let mut secrets = Self {
+            owner,
+            ..Self::default()
+        };
         secrets.make_authority();
         secrets.bundle.clone_from(&secrets.wanted);
         secrets.issued.clone_from(&secrets.wanted);
@@ -41,7 +48,7 @@ impl Secrets {
 
     fn make_authority(&mut self) {
         self.made += 1;
-        self.wanted = BTreeSet::from([format!("peer/{}", self.made)]);
+        self.wanted = BTreeSet::from([format!("peer/{}.{}", self.owner, self.made)]);
         self.renew = false;
     }
 }
@@ -53,7 +60,7 @@ impl Sim<'_> {
         if !self.trust_dice.per_mille(600) {
             return;
         }
-        self.kube.now.secrets = Some(Rc::new(Secrets::new()));
+        self.kube.now.secrets = Some(Rc::new(Secrets::new(self.ledger.owner)));
         if self.profile.edits {
             for _ in 0..self.trust_dice.between(0, 2) {
                 let at = self.now + self.trust_dice.between(1, 120_000);
@@ -73,9 +80,43 @@ impl Sim<'_> {
         }
     }
 
+    /// The user edits the spec: certificates come from another kind of source.
+    #[cfg(test)]
+    pub(crate) fn change_kind_of_tls(&mut self) {
+        if let Some(secrets) = self.kube.secrets_mut() {
+            secrets.absent = true;
+            self.edit(|intent| intent.template.push_str("-auto"));
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn authorities_are_one(&self) -> Option<BTreeSet<Authority>> {
+        let secrets = self.kube.now.secrets.as_ref()?;
+        let one = secrets.bundle == secrets.wanted && secrets.issued == secrets.wanted;
+        one.then(|| secrets.wanted.clone())
+    }
+
+    /// The Secrets of another kind are not there yet: they are to be made before anything else is done.
+    pub(crate) fn certificates_due(owner: Id, secrets: &Option<Rc<Secrets>>) -> stateward_plan::etcd::Secrets {
+        let mut own = secrets.iter().filter(|secrets| secrets.owner == owner);
+        if own.any(|secrets| secrets.absent) {
+            stateward_plan::etcd::Secrets::Due { first: true }
+        } else {
+            stateward_plan::etcd::Secrets::Good
+        }
+    }
+
     /// What an operator sees of it: the Secrets through its cache, the members' certificates by asking them.
-    pub(crate) fn observe_trust(&self, secrets: &Option<Rc<Secrets>>, world: &World, asked: &[Id]) -> Option<Trust> {
-        let secrets = secrets.as_ref()?;
+    pub(crate) fn observe_trust(
+        &self,
+        owner: Id,
+        secrets: &Option<Rc<Secrets>>,
+        world: &World,
+        asked: &[Id],
+    ) -> Option<Trust> {
+        let secrets = secrets
+            .as_ref()
+            .filter(|secrets| secrets.owner == owner && !secrets.absent)?;
         let shows = |id: &Id| {
             self.operator_reaches(*id)
                 && self
@@ -96,8 +137,14 @@ impl Sim<'_> {
         })
     }
 
-    pub(crate) fn renew_authority(&mut self) -> Result<(), String> {
-        let secrets = self.kube.secrets_mut().ok_or("there is no TLS")?;
+    /// The Secrets of this cluster, past all caches: those of another one of that name are not its own.
+    fn own_secrets(&mut self, cluster: &Cluster) -> Result<&mut Secrets, String> {
+        let own = self.kube.secrets_mut().filter(|secrets| secrets.owner == cluster.id);
+        own.ok_or_else(|| "refused: it has no Secrets".into())
+    }
+
+    pub(crate) fn renew_authority(&mut self, cluster: &Cluster) -> Result<(), String> {
+        let secrets = self.own_secrets(cluster)?;
         if secrets.renew {
             secrets.make_authority();
         }
@@ -116,7 +163,7 @@ impl Sim<'_> {
             .filter(|pod| world.pods.get(&pod.name).is_none_or(|seen| seen.uid != pod.shown.uid))
             .count();
         let guards = self.subject.guards;
-        let secrets = self.kube.secrets_mut().ok_or("there is no TLS")?;
+        let secrets = self.own_secrets(cluster)?;
         let drops = !secrets.bundle.is_subset(authorities);
         if guards && (!secrets.issued.is_subset(authorities) || (drops && unseen > 0)) {
             return Err("refused: somebody still needs what is dropped".into());
@@ -128,9 +175,19 @@ impl Sim<'_> {
 
     pub(crate) fn issue_certificates(&mut self, cluster: &Cluster) -> Result<(), String> {
         let now = self.now;
-        let Some(wanted) = self.kube.now.secrets.as_ref().map(|secrets| secrets.wanted.clone()) else {
+        let guards = self.subject.guards;
+        let secrets = self.own_secrets(cluster)?;
+        if secrets.absent {
+            // What members show is handed out on; the new authority comes by steps.
+            secrets.absent = false;
+            secrets.make_authority();
+            if !guards {
+                secrets.bundle.clone_from(&secrets.wanted);
+                secrets.issued.clone_from(&secrets.wanted);
+            }
             return Ok(());
-        };
+        }
+        let wanted = secrets.wanted.clone();
         let trusts = |pod: &&Rc<crate::kube::PodObject>| {
             pod.shown.trusts.as_ref().is_some_and(|trusts| wanted.is_subset(trusts))
         };
@@ -138,11 +195,10 @@ impl Sim<'_> {
         if self.subject.guards && !pods.all(|pod| trusts(&pod)) {
             return Err("refused: a pod does not trust the new authority".into());
         }
-        if let Some(secrets) = self.kube.secrets_mut() {
-            secrets.before = (secrets.issued.clone(), now + KUBELET_LAG);
-            secrets.issued = wanted;
-            secrets.changed = now;
-        }
+        let secrets = self.own_secrets(cluster)?;
+        secrets.before = (secrets.issued.clone(), now + KUBELET_LAG);
+        secrets.issued = wanted;
+        secrets.changed = now;
         Ok(())
     }
 

@@ -20,6 +20,18 @@ pub fn restore_tool_version(version: &EtcdVersion) -> EtcdVersion {
     }
 }
 
+/// Why an etcd cannot read a backup: it refuses the data of a newer minor version. One that says none is tried.
+pub fn cannot_read(cluster_version: &str, runs: &EtcdVersion) -> Option<String> {
+    let of_backup: EtcdVersion = cluster_version.parse().ok()?;
+    let (major, minor) = (of_backup.major(), of_backup.minor());
+    ((major, minor) > (runs.major(), runs.minor())).then(|| {
+        format!(
+            "the backup is of a cluster of etcd {major}.{minor}, and etcd {runs} cannot read it: set spec.version of the \
+             EtcdCluster to {major}.{minor} or later"
+        )
+    })
+}
+
 /// A member's pod.
 pub fn pod(pod: &core::Pod) -> Pod {
     let empty = BTreeMap::new();

@@ -99,7 +99,12 @@ impl Member<'_> {
         self.answer.is_none_or(|answer| answer.version.at_least(3, 3, 0))
     }
 
-    /// It answers and sees a leader.
+    /// Somebody deleted its pod.
+    pub fn is_stopping(&self) -> bool {
+        self.pod.is_some_and(|pod| pod.terminating)
+    }
+
+    /// It answers, sees a leader and does not stop.
     pub fn is_healthy(&self) -> bool {
         self.fate == Fate::Healthy
     }
@@ -204,7 +209,10 @@ fn fate(
                 answer.id, answer.cluster
             ));
         }
-        return if answer.leader.is_some() {
+        return if member.is_stopping() {
+            // Whoever deletes it does not ask: nothing is begun that would miss it in a moment.
+            Fate::Away("its pod is stopping".into())
+        } else if answer.leader.is_some() {
             Fate::Healthy
         } else {
             Fate::Away("it sees no leader".into())

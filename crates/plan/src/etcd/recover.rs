@@ -20,7 +20,7 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
         .record
         .members
         .iter()
-        .filter(|(_, member)| member.voter)
+        .filter(|(name, member)| member.voter && !has_left(view, name))
         .map(|(name, _)| name)
         .collect();
     let lost: Vec<_> = voters
@@ -79,6 +79,18 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
             Some(from_backup(view, record, &words))
         }
     }
+}
+
+/// A removal that was answered by a timeout may have happened after all, and the record still counts the member. It has left
+/// when those that answer do not list it and it ends by itself without an error, which only a removed etcd does.
+fn has_left(view: &View<'_>, name: &MemberName) -> bool {
+    let owner = |listed| super::members::owner(view.intent, listed);
+    let unlisted = view
+        .believed_list()
+        .is_some_and(|list| list.iter().all(|listed| owner(listed).as_ref() != Some(name)));
+    let ended = |pod: &super::Pod| pod.restarts > 0 && pod.last_exit.as_ref().is_some_and(|exit| exit.code == 0);
+    let silent = !matches!(view.world.voices.get(name), Some(super::Voice::Answered(_)));
+    unlisted && silent && view.world.pods.get(name).is_some_and(ended)
 }
 
 fn wait_left(since: jiff::Timestamp, view: &View<'_>, delay: Duration) -> Option<Duration> {
@@ -173,7 +185,10 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
     });
     match (&view.record.asked, request, &view.world.latest_backup) {
         (_, Some(request), _) => match &request.state {
-            RequestState::Proven(source) => super::restore::begin(view, record, request, source),
+            RequestState::Proven(source) => match super::restore::too_new(view, source) {
+                Some(why) => stuck("BackupTooNew", why),
+                None => super::restore::begin(view, record, request, source),
+            },
             RequestState::Fetching => waits(format!("the backup is being fetched and proven by EtcdRestore {}", request.name)),
             RequestState::Failed(why) => stuck(
                 "RecoveryFailed",

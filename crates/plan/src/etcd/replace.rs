@@ -47,6 +47,7 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
         let healthy = view
             .voters()
             .filter(|other| other.name != member.name)
+            .filter(|other| !other.is_stopping())
             .filter(|other| other.is_healthy() || member.answer.is_none() && other.answer.is_some())
             .count();
         if remaining == 0 || healthy < remaining / 2 + 1 {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use stateward_api::etcd_restore::RestoreSource;
 
+use super::facts::cannot_read;
 use super::intent::Recovery;
 use super::members::{Fate, elapsed, owner};
 use super::record::{Bootstrapped, Record, RestoreStep, Restoring};
@@ -55,9 +56,17 @@ fn next<'a>(view: &'a View<'_>, last: Option<&Restoring>) -> Option<(&'a Restore
     let open = |request: &&RestoreRequest| !request.recovery && !matches!(request.state, RequestState::Failed(_));
     let first = view.world.restores.iter().find(open)?;
     match &first.state {
-        RequestState::Proven(source) if last.is_none_or(|last| last.uid != first.uid) => Some((first, source)),
+        RequestState::Proven(_) if last.is_some_and(|last| last.uid == first.uid) => None,
+        // An upgrade is on its way to a version that can: it is followed after that.
+        RequestState::Proven(source) if too_new(view, source).is_some() => None,
+        RequestState::Proven(source) => Some((first, source)),
         _ => None,
     }
+}
+
+/// Why pods that are made now could not read a backup.
+pub(super) fn too_new(view: &View<'_>, source: &RestoreSource) -> Option<String> {
+    cannot_read(&source.cluster_version, &view.new_pods)
 }
 
 /// Takes a request up. Nothing is touched before the record of it is written.
@@ -227,6 +236,9 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> St
     let Some(pod) = pod else {
         if claim.is_some_and(|claim| claim.lost || claim.terminating) {
             return begin_again(view, record, restoring);
+        }
+        if let Some(why) = too_new(view, &restoring.source) {
+            return Step::new(Work::Stuck, "BackupTooNew", why).wake(LATER);
         }
         record.restore = Some(Restoring {
             step: RestoreStep::Seeding,

@@ -7,7 +7,7 @@ use super::{Effect, LATER, Note, SOON, Step, View, Work};
 
 /// Learners and members that never started leave first, at once: nobody misses them.
 pub(super) fn shrink_what_never_started(view: &View<'_>) -> Option<Step> {
-    view.world.list.as_ref()?;
+    let list = view.world.list.as_ref()?;
     if view.listed() <= super::grow::wanted(view) {
         return None;
     }
@@ -19,6 +19,12 @@ pub(super) fn shrink_what_never_started(view: &View<'_>) -> Option<Step> {
             .is_some_and(|listed| listed.learner || (listed.name.is_none() && member.answer.is_none()))
     });
     let member = unstarted.max_by_key(|member| (member.is_voter(), member.pod.is_none(), !member.is_healthy()))?;
+    // Without it those that answer and do not stop must be a quorum; else it is started, and is one of them.
+    let stay = list.voters().count() - usize::from(member.is_voter());
+    let counted = |other: &&Member<'_>| other.name != member.name && other.answer.is_some() && !other.is_stopping();
+    if member.is_voter() && view.voters().filter(counted).count() < stay / 2 + 1 {
+        return None;
+    }
     Some(remove(view, member, view.listed()))
 }
 

@@ -21,17 +21,6 @@ pub(super) fn wait(view: &View<'_>) -> Option<Step> {
     {
         return Some(Step::new(Work::Recovering, "WaitingForMember", format!("waiting for {words}")).wake(LATER));
     }
-    let stopping = |member: &&Member<'_>| member.listed.is_some() && member.pod.is_some_and(|pod| pod.terminating);
-    if let Some(member) = view.members.values().find(stopping) {
-        return Some(Step::new(
-            Work::Recovering,
-            "WaitingForMember",
-            format!(
-                "waiting for pod {} to stop; it is made again when it is gone",
-                member.name
-            ),
-        ));
-    }
     let leaving = view.members.values().find(|member| member.listed.is_none())?;
     Some(Step::new(
         Work::Changing,

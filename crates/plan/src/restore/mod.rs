@@ -15,10 +15,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
-use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, EtcdVersion};
+use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore};
 
 use crate::agent::Agent;
 pub use crate::backup::Effect;
+use crate::etcd::facts::cannot_read;
 use crate::etcd::{Note, RequestState, RestoreRequest, Uid};
 
 /// Everything observed in one round.
@@ -209,21 +210,10 @@ pub fn request(restore: &EtcdRestore, cluster: &EtcdCluster) -> Option<RestoreRe
     })
 }
 
-/// Why a cluster could not read a backup: etcd refuses the data of a newer minor version. One that says none is tried.
+/// Why the cluster that is wished for could not read a backup.
 fn too_new(cluster_version: &str, cluster: &EtcdCluster) -> Option<String> {
-    let of_backup: EtcdVersion = cluster_version.parse().ok()?;
-    let runs = cluster.version().ok()?;
-    let newer = (of_backup.major(), of_backup.minor()) > (runs.major(), runs.minor());
-    newer.then(|| {
-        format!(
-            "the backup is of a cluster of etcd {}.{}, and etcd {runs} cannot read it: set spec.version of the EtcdCluster to \
-             {}.{} or later, then create the EtcdRestore again",
-            of_backup.major(),
-            of_backup.minor(),
-            of_backup.major(),
-            of_backup.minor(),
-        )
-    })
+    let why = cannot_read(cluster_version, &cluster.version().ok()?)?;
+    Some(format!("{why}, then create the EtcdRestore again"))
 }
 
 /// EtcdCluster control made it, for a recovery from quorum loss.

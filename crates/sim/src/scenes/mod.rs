@@ -5,6 +5,8 @@ mod first_members;
 mod moving_in;
 mod peers;
 mod restores;
+mod stopping;
+mod trust;
 mod versions;
 
 use std::collections::BTreeSet;

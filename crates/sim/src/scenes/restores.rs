@@ -1,9 +1,14 @@
 //! Restores from backups.
 
-use stateward_plan::etcd::LaunchKind;
+use jiff::Timestamp;
+use stateward_api::EtcdVersion;
+use stateward_plan::etcd::{Intent, LaunchKind, Plan, Record, RequestState, World, plan};
 
-use super::{MINUTE, at_rest, cluster_id, ids, pass, rests, until};
+use super::{MINUTE, at_rest, cluster_id, follower, ids, pass, rests, three, until};
+use crate::profile::Profile;
+use crate::rules::name;
 use crate::sim::Sim;
+use crate::subject::{REAL, Subject};
 
 fn restored(sim: &Sim<'_>, restore: u32) -> bool {
     sim.ledger.restored.contains(&crate::kube::uid(restore))
@@ -121,4 +126,58 @@ fn a_lost_majority_is_recovered_from_the_backup_with_consent() {
     rests(&mut sim);
     assert_eq!(ids(&sim).intersection(&before).count(), 0);
     assert_eq!(sim.ledger.restored.len(), 1);
+}
+
+/// A cluster went back from 3.6 to 3.5. It is to be 3.6 again, which a node that is away holds up, when a backup of the time
+/// before is asked for.
+fn asked_for_what_is_too_new(subject: &Subject) -> (Sim<'_>, u32) {
+    let mut sim = Sim::new(24, Profile::gentle(), subject, true);
+    sim.create_cluster(three());
+    sim.wake_operator(0, 5);
+    rests(&mut sim);
+    let backup = sim.take_backup();
+    sim.edit(|intent| intent.version = EtcdVersion::new(3, 5, 35));
+    rests(&mut sim);
+    sim.calm = false;
+    let node = sim.processes[&follower(&sim)].node;
+    sim.node_down(node);
+    sim.edit(|intent| intent.version = EtcdVersion::new(3, 6, 16));
+    let restore = sim.ask_for_restore(backup, true);
+    let soon = sim.now + MINUTE / 2;
+    while sim.step(soon) {}
+    sim.node_back(node);
+    (sim, restore)
+}
+
+#[test]
+fn a_backup_of_a_newer_etcd_is_followed_after_the_upgrade_to_it() {
+    let (mut sim, restore) = asked_for_what_is_too_new(&REAL);
+    assert_eq!(sim.broken, None);
+    rests(&mut sim);
+    assert!(restored(&sim, restore));
+    assert!(sim.processes.values().all(|process| process.version.minor() == 6));
+}
+
+#[test]
+fn a_planner_that_does_not_look_at_the_version_of_a_backup_is_caught() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        let (mut record, mut world) = (record.clone(), world.clone());
+        for request in &mut world.restores {
+            if let RequestState::Proven(source) = &mut request.state {
+                source.cluster_version.clear();
+            }
+        }
+        if let Some(restore) = &mut record.restore {
+            restore.source.cluster_version.clear();
+        }
+        plan(intent, &record, &world, now)
+    }
+    let subject = Subject {
+        name: "any backup will do",
+        plan: broken,
+        ..REAL
+    };
+    let (mut sim, _) = asked_for_what_is_too_new(&subject);
+    sim.come_to_rest();
+    assert_eq!(sim.broken.map(|broken| broken.rule), Some(name::RESTORE_READABLE));
 }

@@ -43,3 +43,36 @@ fn a_downgrade_that_is_taken_back_is_cancelled() {
         assert!(sim.processes.values().all(|process| process.version.minor() == 7));
     }
 }
+
+#[test]
+fn a_change_of_version_that_is_taken_back_at_any_moment_ends_in_one_version() {
+    for (from, to) in [
+        ((4, 30), (5, 35)),
+        ((5, 35), (6, 16)),
+        ((6, 16), (7, 3)),
+        ((6, 16), (5, 35)),
+    ] {
+        for wait in [10, 200, 800, 2000, 4000, 7000, 11_000, 16_000, 25_000] {
+            let version = |(minor, patch)| EtcdVersion::new(3, minor, patch);
+            let mut sim = at_rest_with(version(from));
+            sim.edit(|intent| intent.version = version(to));
+            pass(&mut sim, wait);
+            sim.edit(|intent| intent.version = version(from));
+            rests(&mut sim);
+            // etcd before 3.6 knows no way back once all members have gone.
+            let expected = if from.0 < to.0 && to.0 <= 5 && sim.ledger.floor == to.0 {
+                to.0
+            } else {
+                from.0
+            };
+            assert!(
+                sim.processes
+                    .values()
+                    .all(|process| process.version.minor() == expected),
+                "3.{} to 3.{} and back after {wait} ms",
+                from.0,
+                to.0
+            );
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! How a member begins and how it leaves, judged by what really is.
+
+use std::rc::Rc;
+
+use stateward_plan::etcd::{Alarm, ClusterId, Launch, MemberId, MemberName, World, members};
+
+use super::name;
+use crate::kube::{Cluster, node_name};
+use crate::operator::by_name;
+use crate::queue::{Id, stamp};
+use crate::sim::Sim;
+
+impl Sim<'_> {
+    /// A first member may start only with the record that says so already written.
+    pub(crate) fn check_launch(&mut self, cluster: &Cluster, launch: &Launch, member: &MemberName) {
+        let token = match launch {
+            Launch::Seed { token } | Launch::Static { token, .. } => token,
+            _ => return,
+        };
+        let Some(now) = self.kube.now.cluster.as_ref().filter(|now| now.id == cluster.id) else {
+            return;
+        };
+        let recorded = now
+            .record
+            .bootstrap
+            .as_ref()
+            .is_some_and(|bootstrap| bootstrap.token == *token && bootstrap.first.contains(member));
+        if !recorded {
+            self.break_rule(
+                name::ONE_BOOTSTRAP,
+                format!("{member} starts as a first member that no record names"),
+            );
+        }
+    }
+
+    pub(crate) fn check_claim_deletion(&mut self, member: &MemberName, owner: Id) {
+        let Some(claim) = self.kube.now.claims.get(member) else {
+            return;
+        };
+        if claim.owner != owner {
+            self.break_rule(
+                name::DATA,
+                format!("the claim of {member} belongs to another cluster of that name"),
+            );
+            return;
+        }
+        let data = claim
+            .volume
+            .and_then(|volume| self.volumes.get(&volume))
+            .and_then(|volume| volume.data.as_ref());
+        if let Some(data) = data
+            && owner == self.ledger.owner
+            && self.ledger.conf.iter().any(|listed| listed.id == data.id)
+        {
+            self.break_rule(
+                name::DATA,
+                format!("the data of {member} is deleted, and it is in the list"),
+            );
+        }
+    }
+
+    /// A member leaves for one of three reasons: too many, asked to, or really lost.
+    pub(crate) fn check_removal(&mut self, cluster: &Rc<Cluster>, world: &World, member: &MemberName, id: MemberId) {
+        if cluster.id != self.ledger.owner {
+            return;
+        }
+        // By the spec of this moment, not by the one that the operator remembers.
+        let intent = match self.present() {
+            Some((intent, _)) => intent,
+            None => return,
+        };
+        let (durable, size) = (intent.is_durable(), intent.size);
+        let ours = by_name(world, intent).len();
+        let conf = self.ledger.conf.clone();
+        let Some(line) = conf.iter().find(|line| line.id == id) else {
+            return;
+        };
+        let asked = world
+            .pods
+            .get(member)
+            .is_some_and(|pod| pod.marked_to_leave || !durable);
+        if ours > size || asked {
+            return;
+        }
+        let why_lost = self.really_lost(cluster, member, id);
+        // One that never started has no data to judge by; its last words tell.
+        let never_started = line.learner || line.name.is_none();
+        let crashes = |pod: &Rc<crate::kube::PodObject>| {
+            let last = pod.shown.last_exit.as_ref();
+            pod.shown.restarts >= 6 && last.is_some_and(|exit| exit.message == crate::etcd::UNKNOWN_REASON)
+        };
+        let crashed = match why_lost {
+            Some("no data") => never_started && self.kube.now.pods.get(member).is_some_and(crashes),
+            why => why == Some("it crashes"),
+        };
+        if crashed {
+            let last = self.ledger.crash_removals.last();
+            let soon = last.is_some_and(|last| last + 590_000 > self.now);
+            self.ledger.crash_removals.push(self.now);
+            if soon {
+                self.break_rule(name::CRASHES, format!("{member} is removed"));
+            }
+        }
+        if never_started {
+            return;
+        }
+        if why_lost.is_none() {
+            self.break_rule(
+                name::EVIDENCE,
+                format!("{member} is removed from a cluster of {ours}, and it is not lost"),
+            );
+        }
+    }
+
+    fn really_lost(&self, cluster: &Cluster, member: &MemberName, id: MemberId) -> Option<&'static str> {
+        let volume = self
+            .volumes
+            .values()
+            .find(|volume| volume.data.as_ref().is_some_and(|data| data.id == id));
+        let Some(volume) = volume else {
+            return Some("no data");
+        };
+        if volume.corrupt
+            || volume
+                .data
+                .as_ref()
+                .is_some_and(|data| data.alarm == Some(Alarm::Corrupt))
+        {
+            return Some("corrupt");
+        }
+        if self.ledger.given_up.get(member).is_some_and(|until| *until >= self.now) {
+            return Some("its node was dead");
+        }
+        let pod = self.kube.now.pods.get(member);
+        // The volume behind it may still be there, but nothing leads to it any more.
+        let claim = self.kube.now.claims.get(member);
+        if cluster.intent.is_durable() && pod.is_none() && claim.is_none_or(|claim| claim.shown.lost) {
+            return Some("its claim is gone");
+        }
+        if pod.is_some_and(|pod| pod.shown.restarts >= 6) {
+            return Some("it crashes");
+        }
+        if let Some(node) = pod.and_then(|pod| pod.node)
+            && let Some(since) = self.kube.now.dead_nodes.get(&node_name(node))
+            && members::elapsed(*since, stamp(self.now)) >= cluster.intent.replace_after
+        {
+            return Some("its node is dead");
+        }
+        if let Some(node) = volume.node
+            && self.nodes[node].gone
+        {
+            return Some("its node is gone");
+        }
+        // What was seen may be a little old when it is acted upon.
+        if let Some(node) = volume.node
+            && self.nodes[node].cordoned_until + 30_000 > self.now
+            && pod.is_some_and(|pod| pod.node.is_none())
+        {
+            return Some("its node is cordoned");
+        }
+        None
+    }
+
+    pub(crate) fn first_member_started(&mut self, owner: Id, cluster: u64, own: MemberId, member: &MemberName) {
+        if owner != self.ledger.owner {
+            return;
+        }
+        self.tell(|| format!("etcd: {member} founds cluster {} as {own}", ClusterId(cluster)));
+        let another = self.ledger.founded.iter().any(|known| *known != cluster);
+        let again = self.ledger.founders.contains(&own) && self.ledger.conf.iter().any(|line| line.id == own);
+        let began = self.present().is_some_and(|(_, record)| {
+            record
+                .bootstrap
+                .as_ref()
+                .is_some_and(|bootstrap| bootstrap.cluster.is_some())
+        });
+        if again && !self.ledger.majority_lost {
+            self.break_rule(
+                name::MEMORY,
+                format!("{member} starts empty as {own}, which it was before"),
+            );
+        } else if another || (again && began) {
+            self.break_rule(name::ONE_BOOTSTRAP, format!("{member} founds a second cluster"));
+        }
+        self.ledger.founded.insert(cluster);
+        self.ledger.founders.insert(own);
+    }
+
+    pub(crate) fn member_forgot(&mut self, process: Id) {
+        let process = &self.processes[&process];
+        if process.owner == self.ledger.owner && !self.ledger.majority_lost {
+            let member = process.name.clone();
+            self.break_rule(
+                name::MEMORY,
+                format!("{member} joins again, empty, under the ID it votes with"),
+            );
+        }
+    }
+}

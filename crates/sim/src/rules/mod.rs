@@ -1,0 +1,93 @@
+//! The rules that no plan may break (design.md), checked on every plan and on every effect, by what really is. One file a
+//! subject; here are their names, and what all is measured by: what the user wishes.
+
+mod history;
+mod members;
+mod plans;
+
+use stateward_plan::etcd::{Intent, Listed, MemberName, Voice, World, members::owner};
+
+/// The names of the rules, as tests and stories name them.
+pub(crate) mod name {
+    pub(crate) const QUORUM: &str = "rule 1: never fewer voters than a quorum while something safer exists";
+    pub(crate) const ONE_CHANGE: &str = "rule 2: one membership change at a time";
+    pub(crate) const ONE_BOOTSTRAP: &str = "rule 3: a cluster is bootstrapped once";
+    pub(crate) const DATA: &str = "rule 4: data is deleted only when its member is out of the list";
+    pub(crate) const EVIDENCE: &str = "rule 5: destruction rests on evidence";
+    pub(crate) const NO_RESTART: &str = "rule 6: members are not restarted without a reason";
+    pub(crate) const WORDS: &str = "rule 7: every wait has a reason";
+    pub(crate) const PAUSED: &str = "a paused cluster is not touched";
+    pub(crate) const LEADER: &str = "the leader is not removed or restarted while another choice exists";
+    pub(crate) const STRANGERS: &str = "members that are not ours are never removed";
+    pub(crate) const MEMORY: &str = "a member never comes back without its memory";
+    pub(crate) const WRITES: &str = "no acknowledged write is lost while a majority of volumes lived";
+    pub(crate) const RESTORE_ONCE: &str = "an EtcdRestore is followed once";
+    pub(crate) const RESTORE_PROVEN: &str = "without a proven backup nothing is touched";
+    pub(crate) const RESTORE_FENCED: &str = "old members never take part beside or in the new cluster";
+    pub(crate) const RESTORE_WHOLE: &str = "a restored cluster has every write of its backup";
+    pub(crate) const RESTORE_READABLE: &str = "no member is started from a backup of a newer etcd";
+    pub(crate) const CRASHES: &str = "a member that crashes like its predecessor is not replaced again soon";
+    pub(crate) const VERSIONS: &str = "no member runs more than one minor version ahead of the cluster's version";
+    pub(crate) const TRUST: &str = "no running member meets a peer that it cannot verify";
+    pub(crate) const CONVERGES: &str = "once faults stop the cluster comes to match the spec and stays so";
+}
+
+/// What one member says in this round: it serves as the member the list knows.
+fn healthy(world: &World, member: &MemberName, listed: &Listed) -> bool {
+    matches!(world.voices.get(member), Some(Voice::Answered(answer)) if answer.leader.is_some() && answer.id == listed.id)
+}
+
+/// What differs between wish and observation, if anything.
+pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
+    let Some(list) = &world.list else {
+        return (!intent.hibernate || !world.pods.is_empty()).then(|| "nobody proves a member list".into());
+    };
+    let voters = list
+        .members
+        .iter()
+        .filter(|line| !line.learner && owner(intent, line).is_some())
+        .count();
+    if voters != intent.size {
+        return Some(format!("{voters} members vote and {} are wanted", intent.size));
+    }
+    for line in &list.members {
+        let Some(owner) = owner(intent, line) else {
+            continue;
+        };
+        if line.learner {
+            return Some(format!("{owner} is a learner"));
+        }
+        if !healthy(world, &owner, line) {
+            return Some(format!("{owner} does not answer"));
+        }
+        match world.pods.get(&owner) {
+            None => return Some(format!("{owner} has no pod")),
+            Some(pod) if pod.terminating => return Some(format!("{owner} is stopping")),
+            Some(pod) if pod.template != intent.template => return Some(format!("{owner} has old settings")),
+            Some(pod) if pod.metadata != intent.metadata => return Some(format!("{owner} has old labels")),
+            Some(pod) if pod.launch != stateward_plan::etcd::LaunchKind::Sealed => {
+                return Some(format!("{owner} is not sealed"));
+            }
+            Some(_) => {}
+        }
+    }
+    if let Some(trust) = &world.trust {
+        let trusted = |pod: &stateward_plan::etcd::Pod| pod.trusts.as_ref() == Some(&trust.wanted);
+        if trust.renew
+            || trust.issued != trust.wanted
+            || trust.bundle != trust.wanted
+            || !world.pods.values().all(trusted)
+        {
+            return Some("the rotation of the certificate authority is not done".into());
+        }
+    }
+    let is_ours = |name: &&MemberName| {
+        list.members
+            .iter()
+            .any(|line| owner(intent, line).as_ref() == Some(*name))
+    };
+    if let Some(extra) = world.pods.keys().chain(world.claims.keys()).find(|name| !is_ours(name)) {
+        return Some(format!("{extra} is no member and still has a pod or a claim"));
+    }
+    None
+}
