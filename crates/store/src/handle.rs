@@ -21,9 +21,6 @@ use crate::upload::Upload;
 pub(crate) const ABORT_PATIENCE: Duration = Duration::from_secs(10);
 /// What a read from a folder brings at once.
 const READ: usize = 1 << 20;
-/// What one request to a store brings, and how many are under way at once.
-const RANGE: u64 = 2 << 20;
-const RANGES: usize = 4;
 /// A staged file of a folder is another's upload under way unless it is this old.
 const STALE: Duration = Duration::from_secs(3600);
 
@@ -235,7 +232,7 @@ impl Store {
             return Err(error);
         }
         let size = upload.complete().await.map_err(wrong)?;
-        let back = by_ranges(self.objects.clone(), path, size, self.location(key));
+        let back = read_object(self.objects.clone(), path, self.location(key));
         let checked = tokio::select! {
             checked = check(back) => checked.map_err(PutError::Source),
             () = stop.cancelled() => Err(stopped()),
@@ -263,13 +260,16 @@ impl Store {
     /// Reads a file as a stream.
     pub async fn get(&self, key: &str) -> Result<BoxStream<'static, Result<Bytes, Error>>, Error> {
         let path = self.path(key)?;
-        let found = self.objects.head(&path).await;
-        let found = found.map_err(|error| self.error(&error, "reading", key))?;
         let place = self.location(key);
-        Ok(match self.on_disk(key) {
-            Some(file) => read_file(file, place),
-            None => by_ranges(self.objects.clone(), path, found.size, place),
-        })
+        if let Some(file) = self.on_disk(key) {
+            let found = self.objects.head(&path).await;
+            found.map_err(|error| self.error(&error, "reading", key))?;
+            return Ok(read_file(file, place));
+        }
+        let got = self.objects.get(&path).await;
+        let got = got.map_err(|error| self.error(&error, "reading", key))?;
+        let wrong = move |error| Error::of(&error, "reading", &place);
+        Ok(got.into_stream().map_err(wrong).boxed())
     }
 
     /// What is known of a file.
@@ -357,23 +357,11 @@ fn read_file(file: PathBuf, place: String) -> BoxStream<'static, Result<Bytes, E
     pieces.map_err(wrong).boxed()
 }
 
-/// A file of known size in pieces of which a few are asked for at once: one request after another leaves a store idle while
-/// we work, and us while it does.
-fn by_ranges(
-    objects: Arc<dyn ObjectStore>,
-    path: Path,
-    size: u64,
-    place: String,
-) -> BoxStream<'static, Result<Bytes, Error>> {
-    let starts = (0..size).step_by(RANGE as usize);
-    let read = move |start: u64| {
-        let (objects, path) = (objects.clone(), path.clone());
-        async move { objects.get_range(&path, start..(start + RANGE).min(size)).await }
-    };
-    let pieces = futures::stream::iter(starts).map(read).buffered(RANGES);
-    pieces
-        .map_err(move |error| Error::of(&error, "reading", &place))
-        .boxed()
+/// A file of a store, asked for when it is first polled: in one stream, which MinIO serves faster than ranges side by side.
+fn read_object(objects: Arc<dyn ObjectStore>, path: Path, place: String) -> BoxStream<'static, Result<Bytes, Error>> {
+    let opened = async move { objects.get(&path).await.map(object_store::GetResult::into_stream) };
+    let wrong = move |error: object_store::Error| Error::of(&error, "reading", &place);
+    futures::stream::once(opened).try_flatten().map_err(wrong).boxed()
 }
 
 fn by_pages(
