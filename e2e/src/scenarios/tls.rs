@@ -580,3 +580,48 @@ pub(crate) async fn tls_authority_rotated_while_the_operator_dies(test: &Test) -
         written.longest_gap.as_secs_f64()
     ))
 }
+
+pub(crate) async fn tls_static_becomes_auto(test: &Test) -> Result<String> {
+    // given a cluster with the user's own certificates, and a client
+    let authority = Authority::new("static")?;
+    for secret in authority.secrets("c", &test.namespace, &[&authority])? {
+        apply_secret(test, &secret).await?;
+    }
+    test.created("c", json!({"size": 3, "TLS": static_tls()})).await?;
+    let id = test.cluster_id("c").await?;
+    let writer = test.writer("c").await?;
+    let old_client = test.endpoint("c").await?;
+    writer.goes_on(50, 30).await?;
+    writer.measure_from_here();
+    // when one edit asks for certificates of Stateward
+    let auto = json!({"TLS": {"static": null, "auto": {"overlapSeconds": 2}}});
+    test.edit("c", auto).await?;
+    let stages = with_fresh_certificates(test, &writer, async {
+        let stages = rotated(test, "c-ca-tls", &[], 400).await?;
+        test.settled("c", 120).await?;
+        writer.goes_on(100, 60).await?;
+        Ok(stages)
+    })
+    .await?;
+    // then the new authority came by the same steps as any other, and the user's own certificates open nothing any more
+    ensure!(
+        stages == ["TrustingBoth", "Reissuing", "DroppingOld"],
+        "the stages were {stages:?}"
+    );
+    ensure!(test.cluster_id("c").await? == id, "it is another cluster");
+    ensure!(
+        old_client.client()?.get("x").await.is_err(),
+        "a certificate of the old authority is served"
+    );
+    let written = writer.finish().await?;
+    ensure!(
+        written.longest_gap.as_secs() < 5,
+        "clients waited {:?}",
+        written.longest_gap
+    );
+    Ok(format!(
+        "{} writes, longest gap {:.1} s",
+        written.acknowledged,
+        written.longest_gap.as_secs_f64()
+    ))
+}

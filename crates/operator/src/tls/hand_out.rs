@@ -18,7 +18,7 @@ use stateward_plan::etcd::{Authority, World, facts};
 use super::pem::{Bundle, bundle, file};
 use super::{
     Annotations, Content, Handed, ISSUED_BY, Origin, ROLES, ROTATED_AT, Role, authority_secret, cert_manager,
-    is_due_now, sign,
+    is_due_now, is_left_behind, sign,
 };
 use crate::Shared;
 use crate::caches::Key;
@@ -54,12 +54,18 @@ impl Mounted {
     }
 }
 
+/// A Secret that is not left behind by an earlier cluster; the name is free when that one is gone.
+async fn own(api: &Api<Secret>, cluster: &EtcdCluster, name: &str) -> kube::Result<Option<Secret>> {
+    let secret = api.get_opt(name).await?;
+    Ok(secret.filter(|secret| !is_left_behind(&secret.metadata, cluster)))
+}
+
 async fn mounted(api: &Api<Secret>, cluster: &EtcdCluster) -> kube::Result<Vec<Mounted>> {
     let names = tls_secrets(cluster);
     let mut all = Vec::new();
     for role in ROLES {
         if let Some(name) = role.secret(&names) {
-            let there = api.get_opt(&name).await?;
+            let there = own(api, cluster, &name).await?;
             all.push(Mounted { role, name, there });
         }
     }
@@ -81,7 +87,7 @@ async fn origin(
         }
         return Ok(secret.and_then(|secret| Origin::written(&secret.data.unwrap_or_default())));
     };
-    let Some(secret) = api.get_opt(&name).await? else {
+    let Some(secret) = own(api, cluster, &name).await? else {
         return Ok(None);
     };
     Origin::signing(&name, &secret.data.unwrap_or_default(), Timestamp::now())
@@ -97,10 +103,14 @@ pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster, nex
         cert_manager::request(shared, key, cluster).await?;
     }
     let mounted = mounted(&api, cluster).await?;
+    let mut kept = kept_from_static(shared, key, &api, cluster, &mounted).await?;
     let mut bundles: BTreeMap<&str, Bundle> = BTreeMap::new();
     for one in &mounted {
         let side = bundles.entry(one.role.side()).or_default();
         side.extend(one.handed().map(|handed| handed.bundle).unwrap_or_default());
+        if let Some(content) = kept.get(&one.name) {
+            side.extend(Handed::of(one.role, content, None).bundle);
+        }
     }
     for one in &mounted {
         let origin = match origin(shared, key, &api, cluster, one.role).await? {
@@ -111,6 +121,16 @@ pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster, nex
             None if one.there.is_some() => continue,
             None => return Err(Refused::Words(nothing_to_issue_from(cluster))),
         };
+        if let Some(mut data) = kept.remove(&one.name) {
+            let trusted = bundles.get(one.role.side()).cloned().unwrap_or_default();
+            let [.., ca_key] = one.role.keys();
+            data.insert(ca_key.to_owned(), ByteString(file(&trusted).into_bytes()));
+            let issued = trusted.into_keys().collect::<Vec<_>>().join(",");
+            let annotations = Annotations::from([(ISSUED_BY.to_owned(), issued)]);
+            write(shared, &api, cluster, one, data, annotations).await?;
+            tracing::info!(cluster = %key, secret = one.name, "certificate of the user's own Secret taken over");
+            continue;
+        }
         let vouching = origin.bundle();
         let names: BTreeSet<String> = vouching.keys().cloned().collect();
         let handed = one.handed();
@@ -165,6 +185,52 @@ pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster, nex
         tracing::info!(cluster = %key, secret = one.name, "certificate handed out");
     }
     Ok(())
+}
+
+/// After `TLS.static` members still mount the user's own Secrets. What is in those is handed out on first, by the names of the
+/// Secrets that take their place: then the other authority comes by the same steps as any other, and nobody meets a peer
+/// that it cannot verify.
+async fn kept_from_static(
+    shared: &Shared,
+    key: &Key,
+    api: &Api<Secret>,
+    cluster: &EtcdCluster,
+    mounted: &[Mounted],
+) -> Result<BTreeMap<String, Content>, Refused> {
+    let mut kept = BTreeMap::new();
+    if mounted.iter().all(|one| one.there.is_some()) {
+        return Ok(kept);
+    }
+    let pods = pods(shared, key, cluster).await?;
+    for one in mounted.iter().filter(|one| one.there.is_none()) {
+        let mut names = pods.iter().filter_map(|pod| mounted_secret(pod, one.role));
+        let Some(name) = names.find(|name| *name != one.name) else {
+            continue;
+        };
+        let content = api
+            .get_opt(name)
+            .await?
+            .and_then(|secret| secret.data)
+            .unwrap_or_default();
+        let keys = one.role.keys();
+        if let Some(lacking) = keys.iter().find(|key| !content.contains_key(**key)) {
+            return Err(Refused::Words(format!(
+                "members still show the certificate of the Secret {name}, and it lacks the key {lacking}: put it back until all of \
+                 them have the new certificates"
+            )));
+        }
+        let wanted = content.into_iter().filter(|(key, _)| keys.contains(&key.as_str()));
+        kept.insert(one.name.clone(), wanted.collect());
+    }
+    Ok(kept)
+}
+
+/// The Secret of the user's that a pod mounts for a role. What Stateward writes is mounted in another form, or by its own
+/// name.
+fn mounted_secret(pod: &Pod, role: Role) -> Option<&str> {
+    let volumes = pod.spec.as_ref()?.volumes.iter().flatten();
+    let mut own = volumes.filter(|volume| volume.name == role.volume());
+    own.find_map(|volume| volume.secret.as_ref()?.secret_name.as_deref())
 }
 
 pub(super) fn nothing_to_issue_from(cluster: &EtcdCluster) -> String {
@@ -284,7 +350,7 @@ pub(crate) async fn renew_authority(shared: &Shared, key: &Key, cluster: &EtcdCl
     };
     let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
     let now = Timestamp::now();
-    let there = api.get_opt(&name).await?;
+    let there = own(&api, cluster, &name).await?;
     if let Some(there) = &there {
         let made = there.metadata.creation_timestamp.as_ref().map(|time| time.0);
         if !sign::must_renew_authority(cluster, there.metadata.annotations.as_ref(), made, now) {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use stateward_api::EtcdCluster;
 use stateward_api::etcd_cluster::Tls;
 use stateward_etcd::shown_certificate;
@@ -58,6 +59,15 @@ impl Role {
             Self::Peer => ["peer.crt", "peer.key", "peer-ca.crt"],
             Self::Server => ["server.crt", "server.key", "server-ca.crt"],
             Self::Client => ["etcd-client.crt", "etcd-client.key", "etcd-client-ca.crt"],
+        }
+    }
+
+    /// The volume of a member's pod with it.
+    fn volume(self) -> &'static str {
+        match self {
+            Self::Peer => "member-peer-tls",
+            Self::Server => "member-server-tls",
+            Self::Client => "etcd-client-tls",
         }
     }
 
@@ -216,6 +226,14 @@ fn first(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> 
     one.into_iter().chain(other).min()
 }
 
+/// What an earlier cluster object of the same name left behind goes with that object: whoever relied on it would be left
+/// with certificates of an authority that is gone.
+fn is_left_behind(meta: &ObjectMeta, cluster: &EtcdCluster) -> bool {
+    let uid = cluster.metadata.uid.as_deref();
+    let mut owners = meta.owner_references.iter().flatten();
+    owners.any(|owner| owner.kind == "EtcdCluster" && owner.name == cluster.name() && Some(owner.uid.as_str()) != uid)
+}
+
 /// One look at the Secrets of a cluster.
 struct Look<'a> {
     reader: &'a mut SecretReader,
@@ -228,6 +246,19 @@ struct Look<'a> {
 impl Look<'_> {
     async fn find(&mut self, secret: &str) -> kube::Result<Option<Found>> {
         self.reader.find(self.shared, self.key, secret).await
+    }
+
+    /// A Secret that is not left behind by an earlier cluster.
+    async fn find_own(&mut self, secret: &str) -> kube::Result<Option<Found>> {
+        let seen = self
+            .shared
+            .caches
+            .secrets
+            .get(&Key::new(self.key.namespace.clone(), secret));
+        if seen.is_some_and(|seen| is_left_behind(&seen.metadata, self.cluster)) {
+            return Ok(None);
+        }
+        self.find(secret).await
     }
 
     async fn at_static(&mut self) -> kube::Result<Judged> {
@@ -297,7 +328,7 @@ impl Look<'_> {
                 }
             };
             let sources: Option<BTreeSet<String>> = origin.as_ref().map(|origin| origin.bundle().into_keys().collect());
-            let Some(found) = self.find(&name).await? else {
+            let Some(found) = self.find_own(&name).await? else {
                 (due, absent) = (true, true);
                 if origin.is_none() && matches!(cluster.tls(), Tls::CertManager(_)) {
                     awaited = awaited.or(Some(role));
@@ -369,7 +400,7 @@ impl Look<'_> {
             let found = self.find(&cert_manager::source_secret(cluster, role)).await?;
             return Ok(Ok(found.and_then(|found| Origin::written(&found.content))));
         };
-        Ok(match self.find(&name).await? {
+        Ok(match self.find_own(&name).await? {
             Some(found) => Origin::signing(&name, &found.content, self.now).map(Some),
             None if sign::own_authority(cluster).is_some() => Ok(None), // it is made anew
             None => Err(hand_out::nothing_to_issue_from(cluster)),
