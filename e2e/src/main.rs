@@ -119,7 +119,9 @@ async fn suite(options: Options) -> Result<()> {
         Where::Embedded => {
             Arc::new(ground::embedded::Embedded::start(&options.etcd, versions, log::Log::install()).await?)
         }
-        Where::Real => Arc::new(ground::real::Real::connect(options.xtask.clone(), versions).await?),
+        Where::Real => {
+            Arc::new(ground::real::Real::connect(options.xtask.clone(), versions, log::Log::install()).await?)
+        }
     };
     if options.bench {
         return bench::run(&ground, &options.names).await;
@@ -203,7 +205,17 @@ async fn run(ground: &Arc<dyn Ground>, scenario: &Scenario, keep: bool) -> Outco
         Err(error) => return Outcome::Failed(error),
     };
     let limit = Duration::from_secs(scenario.limit);
-    let result = match tokio::time::timeout(limit, (scenario.run)(&test)).await {
+    let here = scenario.needs.contains(&ground::Need::Meter);
+    let run = async {
+        if here {
+            ground
+                .operator_here(true)
+                .await
+                .context("the operator cannot run here")?;
+        }
+        (scenario.run)(&test).await
+    };
+    let result = match tokio::time::timeout(limit, run).await {
         Ok(result) => result,
         Err(_) => Err(anyhow::anyhow!("took longer than {} s", scenario.limit)),
     };
@@ -215,6 +227,7 @@ async fn run(ground: &Arc<dyn Ground>, scenario: &Scenario, keep: bool) -> Outco
     let mended = async {
         if scenario.alone {
             ground.fault(ground::Fault::Heal).await.context("cannot undo cuts")?;
+            ground.operator_here(false).await?;
             let started = ground.start_operator().await;
             started.context("the operator does not come back")?;
         }

@@ -2,7 +2,7 @@
 //! the rights that `deploy/install.yaml` gives it.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -15,9 +15,8 @@ use kube::discovery;
 use kube::{Api, ResourceExt};
 use serde::Deserialize;
 use stateward_api::{EtcdCluster, EtcdVersion};
-use stateward_operator::{Config, Election, Reach};
-use tokio_util::sync::CancellationToken;
 
+use super::here::{Here, Which};
 use super::{Fault, Ground, Need};
 use crate::meter::Meter;
 
@@ -34,10 +33,7 @@ pub(crate) struct Embedded {
     cluster: Cluster,
     _program: tempfile::TempDir,
     versions: Vec<EtcdVersion>,
-    operator: Mutex<Option<tokio::task::JoinHandle<()>>>,
-    second: Mutex<Option<tokio::task::JoinHandle<()>>>,
-    meter: Arc<Meter>,
-    reach: Reach,
+    operators: Here,
     log: crate::log::Log,
     kubeconfig: tempfile::NamedTempFile,
 }
@@ -75,15 +71,13 @@ impl Embedded {
             .context("cannot start the embedded Kubernetes")?;
         let kubeconfig = tempfile::NamedTempFile::new()?;
         std::fs::write(kubeconfig.path(), cluster.kubeconfig_yaml())?;
+        let operators = Here::new(cluster.client_as(USER, GROUPS));
         let ground = Self {
             kubeconfig,
             cluster,
             _program: program,
             versions,
-            operator: Mutex::new(None),
-            second: Mutex::new(None),
-            meter: Arc::default(),
-            reach: Reach::default(),
+            operators,
             log,
         };
         ground.install().await.context("cannot apply deploy/install.yaml")?;
@@ -118,30 +112,6 @@ impl Embedded {
             .with_context(|| format!("{} {}", types.kind, object.name_any()))?;
         }
         Ok(())
-    }
-}
-
-impl Embedded {
-    fn run_operator(&self) -> tokio::task::JoinHandle<()> {
-        let client = self.meter.on(self.cluster.client_as(USER, GROUPS));
-        // A new name each time: the lease of a killed one must run out or be taken over as in life.
-        let mut election = Election::new(
-            "stateward-system",
-            "stateward",
-            format!("e2e-{:x}", rand::random::<u32>()),
-        );
-        election.duration = Duration::from_secs(3);
-        let config = Config {
-            manage_crds: false, // they come with the manifests
-            election: Some(election),
-            reach: self.reach.clone(),
-            ..Config::default()
-        };
-        tokio::spawn(async move {
-            if let Err(error) = stateward_operator::run(config, client, CancellationToken::new()).await {
-                tracing::error!("the operator ended: {error:#}");
-            }
-        })
     }
 }
 
@@ -203,9 +173,9 @@ impl Ground for Embedded {
                 Fault::CutOperator(namespace, pod) => {
                     let pods: Api<Pod> = Api::namespaced(self.client(), namespace);
                     let address = pods.get(pod).await?.status.and_then(|status| status.pod_ip);
-                    self.reach.cut(address.context("it has no address")?.parse()?);
+                    self.operators.reach.cut(address.context("it has no address")?.parse()?);
                 }
-                Fault::Heal => self.reach.heal(),
+                Fault::Heal => self.operators.reach.heal(),
             }
             Ok(())
         }
@@ -214,12 +184,7 @@ impl Ground for Embedded {
 
     fn kill_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
         async move {
-            // Ends at the next await, wherever it is: as a crash does.
-            let task = self.operator.lock().expect("no panic while held").take();
-            if let Some(task) = task {
-                task.abort();
-                let _ended = task.await;
-            }
+            self.operators.kill(Which::First).await;
             Ok(())
         }
         .boxed_local()
@@ -227,12 +192,7 @@ impl Ground for Embedded {
 
     fn start_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
         async move {
-            {
-                let mut operator = self.operator.lock().expect("no panic while held");
-                if operator.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
-                    *operator = Some(self.run_operator());
-                }
-            }
+            self.operators.start(Which::First);
             let clusters: Api<EtcdCluster> = Api::all(self.cluster.client());
             crate::wait::until("the EtcdCluster kind", 30, async || {
                 Ok(Some(clusters.list(&Default::default()).await?))
@@ -248,18 +208,14 @@ impl Ground for Embedded {
     }
 
     fn meter(&self) -> Option<Arc<Meter>> {
-        Some(self.meter.clone())
+        Some(self.operators.meter.clone())
     }
 
     fn second_operator(&self, runs: bool) -> LocalBoxFuture<'_, Result<()>> {
         async move {
-            let before = self.second.lock().expect("no panic while held").take();
-            if let Some(task) = before {
-                task.abort();
-                let _ended = task.await;
-            }
+            self.operators.kill(Which::Second).await;
             if runs {
-                *self.second.lock().expect("no panic while held") = Some(self.run_operator());
+                self.operators.start(Which::Second);
             }
             Ok(())
         }

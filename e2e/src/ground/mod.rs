@@ -2,6 +2,7 @@
 //! operator, and breaks things.
 
 pub(crate) mod embedded;
+mod here;
 pub(crate) mod real;
 
 use anyhow::Result;
@@ -26,11 +27,15 @@ pub(crate) trait Ground: Send + Sync {
     fn start_operator(&self) -> LocalBoxFuture<'_, Result<()>>;
     /// Where an administrator's kubeconfig is, for programs that people use.
     fn kubeconfig(&self) -> std::path::PathBuf;
-    /// What the operator asks of the API, counted; only where it runs in this process.
+    /// Lets the operator run in this process, where it can be counted, or again where it is at home.
+    fn operator_here(&self, _here: bool) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+    /// What the operator asks of the API, counted; only while it runs in this process.
     fn meter(&self) -> Option<std::sync::Arc<crate::meter::Meter>> {
         None
     }
-    /// Lets another operator run beside the first, or ends it; only where operators run in this process.
+    /// Lets another operator run beside the first, or ends it; only while operators run in this process.
     fn second_operator(&self, _runs: bool) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async { anyhow::bail!("a second operator cannot be started here") })
     }
@@ -61,7 +66,7 @@ pub(crate) enum Need {
     OperatorPod,
     /// The operator's image of the release before.
     Previous,
-    /// The operator in this process, where its requests can be counted and stopped.
+    /// The operator in this process for a while, where its requests can be counted and stopped.
     Meter,
     /// An API server that can be stopped.
     ApiServer,

@@ -3,18 +3,24 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, bail};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use kube::api::{DeleteParams, ListParams, LogParams};
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, ServiceAccount};
+use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams};
+use kube::config::AuthInfo;
 use kube::{Api, ResourceExt};
+use serde_json::json;
 use stateward_api::EtcdVersion;
 use tokio::process::Command;
 
+use super::here::{Here, Which};
 use super::{Fault, Ground, Need};
+use crate::meter::Meter;
 use crate::wait::until;
 
 /// Where the shipped manifests put the operator.
@@ -25,11 +31,14 @@ pub(crate) struct Real {
     client: kube::Client,
     xtask: PathBuf,
     versions: Vec<EtcdVersion>,
+    /// Set while the operator runs in this process instead of its pod.
+    operators: Mutex<Option<Arc<Here>>>,
+    log: crate::log::Log,
 }
 
 impl Real {
     /// Takes the cluster of the kubeconfig in the environment. `xtask` is the program that breaks things.
-    pub(crate) async fn connect(xtask: PathBuf, versions: Vec<EtcdVersion>) -> Result<Self> {
+    pub(crate) async fn connect(xtask: PathBuf, versions: Vec<EtcdVersion>, log: crate::log::Log) -> Result<Self> {
         let client = kube::Client::try_default()
             .await
             .context("no kubeconfig; run this through ./x kube test")?;
@@ -37,6 +46,8 @@ impl Real {
             client,
             xtask,
             versions,
+            operators: Mutex::default(),
+            log,
         };
         ground.start_operator().await?;
         Ok(ground)
@@ -58,6 +69,25 @@ impl Real {
             );
         }
         Ok(())
+    }
+
+    fn here(&self) -> Option<Arc<Here>> {
+        self.operators.lock().expect("no panic while held").clone()
+    }
+
+    /// A client with a token of the operator's service account: it may do what the shipped pod may, and no more.
+    async fn as_operator(&self) -> Result<kube::Client> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let (how, request) = (PostParams::default(), TokenRequest::default());
+        let answer = accounts.create_token_request("stateward", &how, &request).await?;
+        let token = answer.status.and_then(|status| status.token);
+        anyhow::ensure!(token.is_some(), "no token was given");
+        let mut config = kube::Config::infer().await?;
+        config.auth_info = AuthInfo {
+            token: token.map(Into::into),
+            ..AuthInfo::default()
+        };
+        Ok(kube::Client::try_from(config)?)
     }
 
     fn pods(&self) -> Api<Pod> {
@@ -92,9 +122,6 @@ impl Ground for Real {
         }
         if let Some(why) = super::not_fetched(need) {
             return Some(why);
-        }
-        if need == Need::Meter {
-            return Some("the operator is a pod of its own here, and nothing stands between it and the API");
         }
         if need == Need::QuickRestarts {
             return Some(
@@ -143,6 +170,10 @@ impl Ground for Real {
 
     fn kill_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
         async move {
+            if let Some(here) = self.here() {
+                here.kill(Which::First).await;
+                return Ok(());
+            }
             for pod in self.operator_pods().await? {
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 self.xtask(&["kill", &format!("{NAMESPACE}/{name}")]).await?;
@@ -163,6 +194,10 @@ impl Ground for Real {
 
     fn start_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
         async move {
+            if let Some(here) = self.here() {
+                here.start(Which::First);
+                return Ok(());
+            }
             let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), NAMESPACE);
             // A scenario may have uninstalled it or put another one in its place.
             let there = deployments.get_opt("stateward").await?;
@@ -200,8 +235,54 @@ impl Ground for Real {
         .boxed_local()
     }
 
+    fn operator_here(&self, here: bool) -> LocalBoxFuture<'_, Result<()>> {
+        async move {
+            let before = self.operators.lock().expect("no panic while held").take();
+            if let Some(before) = before {
+                before.kill(Which::First).await;
+                before.kill(Which::Second).await;
+            }
+            if !here {
+                return Ok(());
+            }
+            let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), NAMESPACE);
+            let none = json!({"spec": {"replicas": 0}});
+            deployments
+                .patch("stateward", &PatchParams::default(), &Patch::Merge(&none))
+                .await?;
+            until("the operator's pod to be gone", 60, async || {
+                Ok(self.operator_pods().await?.is_empty().then_some(()))
+            })
+            .await?;
+            let operators = Arc::new(Here::new(self.as_operator().await?));
+            operators.start(Which::First);
+            *self.operators.lock().expect("no panic while held") = Some(operators);
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn meter(&self) -> Option<Arc<Meter>> {
+        self.here().map(|here| here.meter.clone())
+    }
+
+    fn second_operator(&self, runs: bool) -> LocalBoxFuture<'_, Result<()>> {
+        async move {
+            let here = self.here().context("the operator is in its pod")?;
+            here.kill(Which::Second).await;
+            if runs {
+                here.start(Which::Second);
+            }
+            Ok(())
+        }
+        .boxed_local()
+    }
+
     fn operator_log(&self) -> LocalBoxFuture<'_, String> {
         async move {
+            if self.here().is_some() {
+                return self.log.tail(80);
+            }
             let mut all = String::new();
             for pod in self.operator_pods().await.unwrap_or_default() {
                 let name = pod.metadata.name.unwrap_or_default();
