@@ -42,7 +42,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     }
     if wanted(Subject::Clusters) {
         let arguments = ["--bench".to_owned()];
-        let mut suite = e2e::suite(paths, "embedded", cargo::build_measured, &arguments)?;
+        let mut suite = e2e::suite(paths, "embedded", cargo::build_release, &arguments)?;
         show(suite.current_dir(&paths.checkout))?;
     }
     if wanted(Subject::Backup) {

@@ -30,12 +30,9 @@ pub(crate) fn build(program: &str) -> Result<PathBuf> {
     compile(&["build", "--workspace", "--bin", program], &[])
 }
 
-/// As [`build`], optimized: what is measured is nearly what users get.
-pub(crate) fn build_measured(program: &str) -> Result<PathBuf> {
-    compile(
-        &["build", "--workspace", "--profile", "measured", "--bin", program],
-        &[],
-    )
+/// As [`build`], optimized: what is measured is what users get.
+pub(crate) fn build_release(program: &str) -> Result<PathBuf> {
+    compile(&["build", "--workspace", "--release", "--bin", program], &[])
 }
 
 /// As [`build`], for an example.

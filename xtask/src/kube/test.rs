@@ -57,16 +57,12 @@ impl Args {
     }
 
     fn profile(&self) -> &'static str {
-        if self.bench { "measured" } else { "dev" }
+        if self.bench { "release" } else { "dev" }
     }
 
     /// Figures are those of a release.
     fn compile(&self) -> fn(&str) -> Result<PathBuf> {
-        if self.bench {
-            cargo::build_measured
-        } else {
-            cargo::build
-        }
+        if self.bench { cargo::build_release } else { cargo::build }
     }
 
     /// The scenarios with an S3 server say so in their names.
