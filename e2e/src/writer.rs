@@ -61,6 +61,14 @@ pub(crate) struct Written {
     pub(crate) longest_gap: Duration,
 }
 
+impl Written {
+    /// Fails when a client waited for longer than an election of etcd's own takes at the worst.
+    pub(crate) fn without_a_wait(self) -> Result<Self> {
+        anyhow::ensure!(self.longest_gap.as_secs() < 5, "clients waited {:?}", self.longest_gap);
+        Ok(self)
+    }
+}
+
 impl std::fmt::Display for Written {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let gap = self.longest_gap.as_secs_f64();

@@ -212,12 +212,7 @@ pub(crate) async fn authority_of_the_issuer_rotated(test: &Test) -> Result<Strin
     .await
     .with_context(|| controller.last_words())?;
     ensure!(test.cluster_id("c").await? == id, "it is another cluster");
-    let written = writer.finish().await?;
-    ensure!(
-        written.longest_gap.as_secs() < 5,
-        "clients waited {:?}",
-        written.longest_gap
-    );
+    let written = writer.finish().await?.without_a_wait()?;
     finished(test, controller, written).await
 }
 
@@ -266,12 +261,7 @@ pub(crate) async fn peers_have_an_issuer_of_their_own(test: &Test) -> Result<Str
     .with_context(|| controller.last_words())?;
     // then it was a rotation like any other
     ensure!(test.cluster_id("c").await? == id, "it is another cluster");
-    let written = writer.finish().await?;
-    ensure!(
-        written.longest_gap.as_secs() < 5,
-        "clients waited {:?}",
-        written.longest_gap
-    );
+    let written = writer.finish().await?.without_a_wait()?;
     finished(test, controller, written).await
 }
 

@@ -189,11 +189,7 @@ pub(crate) async fn lose_a_node_for_good(test: &Test) -> Result<String> {
     result?;
     test.settled("c", 120).await?;
     let written = writer.finish().await?;
-    Ok(format!(
-        "{} writes, longest gap {:.1} s",
-        written.acknowledged,
-        written.longest_gap.as_secs_f64()
-    ))
+    Ok(written.to_string())
 }
 
 pub(crate) async fn cut_a_member_off(test: &Test) -> Result<String> {
@@ -254,11 +250,7 @@ pub(crate) async fn operator_cut_off_from_a_member(test: &Test) -> Result<String
     ensure!(ids(test, "c").await? == before, "the member list changed");
     ensure!(uids().await? == pods, "a pod was restarted or replaced");
     let written = writer.finish().await?;
-    Ok(format!(
-        "{} writes, longest gap {:.1} s",
-        written.acknowledged,
-        written.longest_gap.as_secs_f64()
-    ))
+    Ok(written.to_string())
 }
 
 fn restarts(pod: &k8s_openapi::api::core::v1::Pod) -> i32 {

@@ -25,11 +25,7 @@ pub(crate) async fn out_and_in(test: &Test) -> Result<String> {
         "claims of members that left stay behind"
     );
     let written = writer.finish().await?;
-    Ok(format!(
-        "{} writes, longest gap {:.1} s",
-        written.acknowledged,
-        written.longest_gap.as_secs_f64()
-    ))
+    Ok(written.to_string())
 }
 
 pub(crate) async fn change_of_mind(test: &Test) -> Result<String> {
