@@ -9,7 +9,7 @@ use crate::definitions::{self, CERT_MANAGER};
 use crate::test::Test;
 
 /// Why a ground may lack it.
-pub(crate) const NOT_BUILT: &str = "there is no cert-manager; ./x kube up builds one";
+pub(crate) const NOT_BUILT: &str = "there is no cert-manager; ./x kube test --build-only builds one";
 
 fn controller() -> Option<PathBuf> {
     let program = definitions::folder(CERT_MANAGER)?.join("controller");

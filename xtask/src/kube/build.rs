@@ -44,7 +44,6 @@ impl Parts {
         golang::build(paths, &pins::kubernetes(version), &self.kubernetes)?;
         golang::build(paths, &pins::coredns(), &self.coredns)?;
         golang::build(paths, &pins::helm(), &self.helm)?;
-        crate::cert_manager::build(paths)?;
         crate::prometheus::definitions(paths)?;
         etcds(paths)?;
         let packages = ["containerd", "runc", "containernetworking-plugins"];

@@ -11,7 +11,7 @@ use super::process::Process;
 use super::{down, node, objects, rights, up};
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
-use crate::{cargo, chart, e2e, image, pins, published, shell};
+use crate::{cargo, cert_manager, chart, e2e, image, pins, published, shell};
 
 /// The scenarios that start with the release before.
 const FROM_PREVIOUS: [&str; 2] = ["operator_upgrade", "two_operators_of_different_versions"];
@@ -46,6 +46,9 @@ impl Args {
         if self.is_suite() {
             converse()?;
             admission()?;
+        }
+        if !self.smoke && !self.bench {
+            cert_manager::build(paths)?;
         }
         if self.needs_previous() {
             image::previous(paths)?;
