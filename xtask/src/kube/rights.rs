@@ -100,6 +100,13 @@ fn asked(log: &Path, mark: u64) -> Result<Asked> {
             resource,
             verb: word(&event["verb"]),
         };
+        // An apply that makes the object needs that right, too; the log calls it a patch.
+        if right.verb == "patch" && event["responseStatus"]["code"] == 201 {
+            asked.granted.insert(Right {
+                verb: "create".into(),
+                ..right.clone()
+            });
+        }
         // By the authorizer's word: a 403 also comes of a namespace that is being deleted.
         let refused = event["annotations"]["authorization.k8s.io/decision"] == "forbid";
         (if refused {
