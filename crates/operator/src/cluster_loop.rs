@@ -178,6 +178,12 @@ impl ClusterLoop {
         let first = plan.record != record;
         let mut cluster = cluster;
         let mut fresh = false;
+        if let Some(begun) = plan.record.begins_restore(&record)
+            && !crate::restore::is_still_asked_for(&shared, &self.key, begun).await?
+        {
+            tracing::info!(cluster = %self.key, "not done: EtcdRestore {} is gone", begun.name);
+            return Ok(self.refused_for_now(Some(Duration::from_millis(20))));
+        }
         if first && let Some(written) = self.write_status(&cluster, &old, new.clone()).await? {
             cluster = Arc::new(written);
             fresh = true;

@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt};
 use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
 use stateward_plan::agent::Agent;
-use stateward_plan::etcd::{BackupPoint, RestoreRequest};
+use stateward_plan::etcd::{BackupPoint, RestoreRequest, Restoring};
 use stateward_plan::restore::{Effect, World, plan, request};
 use tokio::sync::Notify;
 
@@ -63,6 +63,23 @@ pub(crate) fn requests(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Vec
         .iter()
         .filter_map(|restore| request(restore, cluster))
         .collect()
+}
+
+/// An EtcdRestore that was deleted meanwhile, which a watch may tell late, replaces no cluster.
+pub(crate) async fn is_still_asked_for(shared: &Shared, key: &Key, begun: &Restoring) -> Result<bool, kube::Error> {
+    let now = look_afresh(shared, key, &begun.name, &begun.uid.0).await?;
+    Ok(now.is_some())
+}
+
+/// A quorum read of an EtcdRestore, which the cache takes in. `None`: it is gone, going, or another one by now.
+async fn look_afresh(shared: &Shared, key: &Key, name: &str, uid: &str) -> Result<Option<EtcdRestore>, kube::Error> {
+    let api: Api<EtcdRestore> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let now = api.get_opt(name).await?;
+    match &now {
+        Some(now) => shared.caches.restores.put(now.clone()),
+        None => shared.caches.restores.forget(key, name, uid),
+    }
+    Ok(now.filter(|now| now.metadata.uid.as_deref() == Some(uid) && now.metadata.deletion_timestamp.is_none()))
 }
 
 /// The newest proven backup that a recovery of the cluster may start from: of the EtcdBackup that its spec names, or of
@@ -278,13 +295,8 @@ async fn write_status(
             Ok(written)
         }
         Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
-            match api.get_opt(&name).await? {
-                Some(now) => shared.caches.restores.put(now),
-                None => {
-                    let uid = restore.metadata.uid.as_deref().unwrap_or_default();
-                    shared.caches.restores.forget(key, &name, uid);
-                }
-            }
+            let uid = restore.metadata.uid.as_deref().unwrap_or_default();
+            look_afresh(shared, key, &name, uid).await?;
             Err(RoundError::GuardFailed("the EtcdRestore has changed meanwhile".into()))
         }
         Err(error) => Err(error.into()),

@@ -40,6 +40,13 @@ struct Round {
 const RESYNC: Ms = 20_000;
 
 impl Operator {
+    /// Its round goes on to take a restore up.
+    #[cfg(test)]
+    pub(crate) fn is_about_to_restore(&self) -> bool {
+        let round = self.round.as_ref().filter(|round| round.step == 0);
+        round.is_some_and(|round| round.plan.record.begins_restore(&round.cluster.record).is_some())
+    }
+
     pub(crate) fn new(letter: char) -> Self {
         Self {
             letter,
@@ -382,6 +389,7 @@ impl Sim<'_> {
         if cluster.record.recovery.is_none() && plan.record.recovery.is_some() {
             self.check_recovery(&cluster.intent);
         }
+        self.still_asked_for(&cluster.record, &plan.record)?;
         self.check_restore_record(&cluster.intent, &cluster.record, &plan.record);
         let (record, report) = (plan.record.clone(), plan.report.clone());
         if let Some(cluster) = self.kube.cluster_mut() {

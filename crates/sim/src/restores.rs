@@ -237,6 +237,27 @@ impl Sim<'_> {
     }
 
     /// A record is about to be written: a restore begins only from a proven backup, and each only once.
+    /// A restore is taken up only while its EtcdRestore is there, past all caches.
+    pub(crate) fn still_asked_for(&mut self, before: &Record, after: &Record) -> Result<(), String> {
+        let Some(begun) = after.begins_restore(before) else {
+            return Ok(());
+        };
+        if self
+            .kube
+            .now
+            .restores
+            .iter()
+            .any(|restore| uid(restore.id) == begun.uid)
+        {
+            return Ok(());
+        }
+        if self.subject.guards {
+            return Err("refused: the EtcdRestore is gone".into());
+        }
+        self.break_rule(name::RESTORE_ASKED, format!("{} is gone and is followed", begun.name));
+        Ok(())
+    }
+
     pub(crate) fn check_restore_record(&mut self, intent: &Intent, before: &Record, after: &Record) {
         let (Some(new), old) = (&after.restore, &before.restore) else {
             return;

@@ -328,6 +328,29 @@ async fn rotated(test: &Test, authority: &str, old: &[u8], seconds: u64) -> Resu
     Ok(stages.into_inner())
 }
 
+/// Begins a rotation, follows it with the client to its end, and sees that no step was left out.
+async fn rotated_step_by_step(
+    test: &Test,
+    writer: &Writer,
+    begin: impl Future<Output = Result<()>>,
+    secret: &str,
+    old: &[u8],
+) -> Result<()> {
+    let stages = with_fresh_certificates(test, writer, async {
+        begin.await?;
+        let stages = rotated(test, secret, old, 400).await?;
+        test.settled("c", 120).await?;
+        writer.goes_on(100, 60).await?;
+        Ok(stages)
+    })
+    .await?;
+    ensure!(
+        stages == ["TrustingBoth", "Reissuing", "DroppingOld"],
+        "the stages were {stages:?}"
+    );
+    Ok(())
+}
+
 pub(crate) async fn tls_authority_rotated(test: &Test) -> Result<String> {
     // given a cluster with certificates of Stateward, and a client
     test.created("c", json!({"size": 3, "TLS": {"auto": {"overlapSeconds": 2}}}))
@@ -342,19 +365,9 @@ pub(crate) async fn tls_authority_rotated(test: &Test) -> Result<String> {
     writer.goes_on(50, 30).await?;
     writer.measure_from_here();
     // when a person asks for another authority
-    let stages = with_fresh_certificates(test, &writer, async {
-        ask_for_another_authority(test, "the key may have leaked").await?;
-        let stages = rotated(test, "c-ca-tls", &old, 400).await?;
-        test.settled("c", 120).await?;
-        writer.goes_on(100, 60).await?;
-        Ok(stages)
-    })
-    .await?;
-    // then it went step by step, with every write kept, and certificates of the old one open nothing any more
-    ensure!(
-        stages == ["TrustingBoth", "Reissuing", "DroppingOld"],
-        "the stages were {stages:?}"
-    );
+    let ask = ask_for_another_authority(test, "the key may have leaked");
+    rotated_step_by_step(test, &writer, ask, "c-ca-tls", &old).await?;
+    // then every write is kept, and certificates of the old one open nothing any more
     ensure!(test.cluster_id("c").await? == id, "it is another cluster");
     ensure!(
         member_pods(test).await?.is_disjoint(&before),
@@ -422,19 +435,9 @@ pub(crate) async fn tls_authority_of_the_user_replaced(test: &Test) -> Result<St
     );
     // when it is wholly another one
     writer.measure_from_here();
-    let stages = with_fresh_certificates(test, &writer, async {
-        apply_secret(test, &new.secret("mine")).await?;
-        let stages = rotated(test, "mine", old.pem.as_bytes(), 400).await?;
-        test.settled("c", 120).await?;
-        writer.goes_on(50, 60).await?;
-        Ok(stages)
-    })
-    .await?;
+    let secret = new.secret("mine");
     // then it is rotated as any authority is
-    ensure!(
-        stages == ["TrustingBoth", "Reissuing", "DroppingOld"],
-        "the stages were {stages:?}"
-    );
+    rotated_step_by_step(test, &writer, apply_secret(test, &secret), "mine", old.pem.as_bytes()).await?;
     ensure!(test.cluster_id("c").await? == id, "it is another cluster");
     let written = writer.finish().await?.without_a_wait()?;
     Ok(written.to_string())
@@ -564,19 +567,9 @@ pub(crate) async fn tls_static_becomes_auto(test: &Test) -> Result<String> {
     writer.measure_from_here();
     // when one edit asks for certificates of Stateward
     let auto = json!({"TLS": {"static": null, "auto": {"overlapSeconds": 2}}});
-    test.edit("c", auto).await?;
-    let stages = with_fresh_certificates(test, &writer, async {
-        let stages = rotated(test, "c-ca-tls", &[], 400).await?;
-        test.settled("c", 120).await?;
-        writer.goes_on(100, 60).await?;
-        Ok(stages)
-    })
-    .await?;
+    let edit = async { test.edit("c", auto).await.map(drop) };
     // then the new authority came by the same steps as any other, and the user's own certificates open nothing any more
-    ensure!(
-        stages == ["TrustingBoth", "Reissuing", "DroppingOld"],
-        "the stages were {stages:?}"
-    );
+    rotated_step_by_step(test, &writer, edit, "c-ca-tls", &[]).await?;
     ensure!(test.cluster_id("c").await? == id, "it is another cluster");
     ensure!(
         old_client.client()?.get("x").await.is_err(),

@@ -143,4 +143,10 @@ impl Record {
             .as_ref()
             .filter(|restore| restore.step != RestoreStep::Done)
     }
+
+    /// The restore that this record takes up and the one before it did not.
+    pub fn begins_restore(&self, before: &Self) -> Option<&Restoring> {
+        let known = before.restore.as_ref().map(|restore| &restore.uid);
+        self.restoring().filter(|restore| Some(&restore.uid) != known)
+    }
 }

@@ -22,6 +22,7 @@ pub(crate) mod name {
     pub(crate) const MEMORY: &str = "a member never comes back without its memory";
     pub(crate) const WRITES: &str = "no acknowledged write is lost while a majority of volumes lived";
     pub(crate) const RESTORE_ONCE: &str = "an EtcdRestore is followed once";
+    pub(crate) const RESTORE_ASKED: &str = "an EtcdRestore that was deleted before it was taken up is not followed";
     pub(crate) const RESTORE_PROVEN: &str = "without a proven backup nothing is touched";
     pub(crate) const RESTORE_FENCED: &str = "old members never take part beside or in the new cluster";
     pub(crate) const RESTORE_WHOLE: &str = "a restored cluster has every write of its backup";

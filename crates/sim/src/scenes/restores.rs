@@ -59,6 +59,43 @@ fn a_restore_that_is_taken_back_in_time_leaves_the_old_cluster() {
     assert_eq!((ids(&sim), cluster_id(&sim)), (before, cluster));
 }
 
+/// The EtcdRestore is deleted between the plan that rests on it and the write of the record.
+fn taken_back_behind_the_plan(subject: &Subject) -> Sim<'_> {
+    let mut sim = Sim::new(21, Profile::gentle(), subject, true);
+    sim.create_cluster(three());
+    sim.wake_operator(0, 5);
+    rests(&mut sim);
+    sim.calm = false;
+    let backup = sim.take_backup();
+    let restore = sim.ask_for_restore(backup, true);
+    until(&mut sim, "plan the restore", |sim| {
+        sim.operators[0].is_about_to_restore()
+    });
+    sim.delete_restore(restore);
+    sim
+}
+
+#[test]
+fn a_restore_that_is_taken_back_behind_the_plan_leaves_the_old_cluster() {
+    let mut sim = taken_back_behind_the_plan(&REAL);
+    let (before, starts) = (ids(&sim), sim.incarnations);
+    rests(&mut sim);
+    assert_eq!((ids(&sim), sim.incarnations), (before, starts));
+}
+
+#[test]
+fn a_driver_that_does_not_ask_for_the_restore_again_is_caught() {
+    let subject = Subject {
+        name: "no fresh look",
+        guards: false,
+        ..REAL
+    };
+    let mut sim = taken_back_behind_the_plan(&subject);
+    sim.calm = true;
+    sim.come_to_rest();
+    assert_eq!(sim.broken.map(|broken| broken.rule), Some(name::RESTORE_ASKED));
+}
+
 #[test]
 fn a_restore_goes_on_when_its_object_is_deleted_later() {
     let mut sim = at_rest(20);
