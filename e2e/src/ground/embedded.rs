@@ -131,7 +131,7 @@ impl Ground for Embedded {
     fn lacks(&self, need: Need) -> Option<&'static str> {
         let minors = |minor| self.versions.iter().any(|version| version.minor() == minor);
         match need {
-            Need::Nodes | Need::Meter | Need::QuickRestarts => None,
+            Need::Nodes | Need::Meter => None,
             Need::Cuts => Some("its pods share the machine's network stack, where nothing stands between two of them"),
             Need::AllVersions if (2..=7).all(minors) => None,
             Need::AllVersions => Some("not every etcd from 3.2 to 3.7 is at hand: without Go only Debian's are"),

@@ -70,8 +70,6 @@ pub(crate) enum Need {
     Meter,
     /// An API server that can be stopped.
     ApiServer,
-    /// Crashed containers that start again within seconds.
-    QuickRestarts,
 }
 
 /// Why no ground has something that `./x` has not fetched, if so.

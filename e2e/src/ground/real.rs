@@ -123,11 +123,6 @@ impl Ground for Real {
         if let Some(why) = super::not_fetched(need) {
             return Some(why);
         }
-        if need == Need::QuickRestarts {
-            return Some(
-                "its kubelet waits for minutes between restarts, and two such crash loops take a quarter of an hour",
-            );
-        }
         let previous = std::env::var_os("STATEWARD_PREVIOUS").is_some();
         (need == Need::Previous && !previous).then_some("the commit of the release before is not in this clone")
     }

@@ -19,6 +19,9 @@ use crate::test::Test;
 use crate::wait::until;
 use crate::writer::{Endpoint, Written};
 
+/// One cert-manager serves the whole cluster: scenarios that start one wait for each other, and for nobody else.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 const CERTIFICATES: [&str; 3] = ["c-peer-cert", "c-server-cert", "c-client-cert"];
 
 fn objects(test: &Test, kind: &str) -> Api<DynamicObject> {
@@ -119,6 +122,7 @@ async fn settled(test: &Test, controller: &mut Controller, seconds: u64) -> Resu
 }
 
 pub(crate) async fn tls_by_cert_manager(test: &Test) -> Result<String> {
+    let _turn = TURN.lock().await;
     // given no cert-manager at all
     definitions::uninstall(test, CERT_MANAGER).await?;
     let tls =
@@ -188,6 +192,7 @@ pub(crate) async fn tls_by_cert_manager(test: &Test) -> Result<String> {
 }
 
 pub(crate) async fn authority_of_the_issuer_rotated(test: &Test) -> Result<String> {
+    let _turn = TURN.lock().await;
     // given a cluster with certificates of an issuer
     definitions::install(test, CERT_MANAGER).await?;
     let mut controller = cert_manager::start(test)?;
@@ -217,6 +222,7 @@ pub(crate) async fn authority_of_the_issuer_rotated(test: &Test) -> Result<Strin
 }
 
 pub(crate) async fn peers_have_an_issuer_of_their_own(test: &Test) -> Result<String> {
+    let _turn = TURN.lock().await;
     // given a cluster whose peers trust one authority and whose clients another
     definitions::install(test, CERT_MANAGER).await?;
     let mut controller = cert_manager::start(test)?;

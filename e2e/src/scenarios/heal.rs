@@ -1,6 +1,7 @@
 //! Members break and come back, or are replaced.
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::json;
@@ -261,6 +262,17 @@ fn restarts(pod: &k8s_openapi::api::core::v1::Pod) -> i32 {
     statuses.map(|status| status.restart_count).sum()
 }
 
+/// Its etcd is running, as far as its kubelet has told.
+fn runs(pod: &Pod) -> bool {
+    let containers = pod
+        .status
+        .iter()
+        .flat_map(|status| status.container_statuses.iter().flatten());
+    containers
+        .filter_map(|container| container.state.as_ref())
+        .any(|state| state.running.is_some())
+}
+
 pub(crate) async fn crash_loop_that_replacing_does_not_end(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let before = ids(test, "c").await?;
@@ -269,11 +281,11 @@ pub(crate) async fn crash_loop_that_replacing_does_not_end(test: &Test) -> Resul
     let well: Vec<_> = test.pods_of("c").await?.iter().map(ResourceExt::name_any).collect();
     let well: Vec<_> = well.into_iter().filter(|name| *name != first).collect();
     // whoever is in its place ends as soon as it runs
-    let words = until("the operator to leave it as it is", 500, async || {
+    let words = until("the operator to leave it as it is", 1300, async || {
         for pod in test.pods_of("c").await? {
             let name = pod.name_any();
-            if !well.contains(&name) {
-                // it may not run at this moment
+            if !well.contains(&name) && runs(&pod) {
+                // it may have ended by itself
                 let _ended = test.fault(Fault::Kill(test.namespace.clone(), name)).await;
             }
         }
@@ -288,7 +300,7 @@ pub(crate) async fn crash_loop_that_replacing_does_not_end(test: &Test) -> Resul
     let stayed = before.iter().filter(|id| now.contains(id)).count();
     ensure!(stayed == 2, "{stayed} of the first members are left");
     // when it ends at last, it comes back by itself
-    test.settled("c", 120).await?;
+    test.settled("c", 400).await?;
     let written = writer.finish().await?;
     Ok(format!("replaced once, then left; {} writes", written.acknowledged))
 }

@@ -61,6 +61,8 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    // A real kubelet waits for minutes between restarts: it begins first and goes on beside all others.
+    heal::crash_loop_that_replacing_does_not_end 1800;
     create::one_member smoke 120;
     create::three_members smoke 180;
     create::three_members_parallel smoke 180;
@@ -83,7 +85,6 @@ scenarios! {
     heal::lose_a_node_for_good alone [Nodes] 400;
     heal::cut_a_member_off alone [Cuts] 240;
     heal::operator_cut_off_from_a_member alone 300;
-    heal::crash_loop_that_replacing_does_not_end [QuickRestarts] 600;
     operator::killed_during_create smoke alone 240;
     operator::killed_during_scale alone 300;
     operator::killed_during_replacement alone 300;
@@ -115,9 +116,9 @@ scenarios! {
     tls::tls_authority_of_the_user_replaced 900;
     tls::tls_authority_rotated_under_a_continuous_backup 900;
     tls::tls_authority_rotated_while_the_operator_dies alone 900;
-    cert_manager::tls_by_cert_manager alone [CertManager] 600;
-    cert_manager::authority_of_the_issuer_rotated alone [CertManager] 900;
-    cert_manager::peers_have_an_issuer_of_their_own alone [CertManager] 1200;
+    cert_manager::tls_by_cert_manager [CertManager] 2400;
+    cert_manager::authority_of_the_issuer_rotated [CertManager] 2400;
+    cert_manager::peers_have_an_issuer_of_their_own [CertManager] 2400;
     care::fill_the_quota 300;
     care::claims_grow 240;
     care::defragmented_by_schedule 300;
