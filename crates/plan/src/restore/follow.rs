@@ -1,7 +1,10 @@
 //! The backup is proven: EtcdCluster control replaces the cluster, and this says how far it is.
 
+use stateward_api::EtcdVersion;
 use stateward_api::etcd_cluster::EtcdClusterStatus;
 use stateward_api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
+
+use crate::etcd::facts::cannot_read;
 
 use super::{Step, TOO_NEW, View, fail, is_recovery, tell, too_new};
 
@@ -53,7 +56,8 @@ fn not_taken_up(view: &View<'_>, status: &mut EtcdRestoreStatus, there: &EtcdClu
         );
     }
     let version = status.source.as_ref().map(|source| source.cluster_version.clone());
-    if let Some(why) = cluster.and_then(|cluster| too_new(&version.unwrap_or_default(), cluster)) {
+    let version = version.unwrap_or_default();
+    if let Some(why) = cluster.and_then(|cluster| too_new(&version, cluster)) {
         return fail(status, TOO_NEW, why); // The cluster came after the backup was proven.
     }
     status.phase = Some(RestorePhase::Replacing);
@@ -62,11 +66,15 @@ fn not_taken_up(view: &View<'_>, status: &mut EtcdRestoreStatus, there: &EtcdClu
         let message = format!("EtcdCluster {name} is paused or hibernates: it is replaced when it is not any more");
         return Step::say("Waiting", message);
     }
-    Step::say(
-        "Waiting",
-        format!(
-            "waiting for EtcdCluster {name} to be replaced; it is at: {}",
-            there.waiting
-        ),
-    )
+    let runs = there.current_version.parse::<EtcdVersion>().ok();
+    let upgraded_first = runs.filter(|runs| cannot_read(&version, runs).is_some());
+    let for_what = match upgraded_first {
+        Some(runs) => {
+            format!(
+                "EtcdCluster {name} runs etcd {runs}, which cannot read this backup: it is replaced after its upgrade"
+            )
+        }
+        None => format!("waiting for EtcdCluster {name} to be replaced"),
+    };
+    Step::say("Waiting", format!("{for_what}; it is at: {}", there.waiting))
 }

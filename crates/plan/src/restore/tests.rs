@@ -188,6 +188,21 @@ fn a_backup_of_a_newer_minor_version_is_refused_before_anything_is_touched() {
         request(&restore(from_file(), Some(&good)), &newer).map(|request| request.state),
         Some(RequestState::Proven(_))
     ));
+    // given the cluster is on its way there, then it is waited for
+    let mut upgrading = newer.clone();
+    upgrading.status = serde_json::from_value(json!({
+        "phase": "Running", "size": 3, "currentVersion": "3.5.35", "targetVersion": "3.6.16", "waiting": "2 of 3 members",
+    }))
+    .expect("a status");
+    let world = World {
+        cluster: Some(&upgrading),
+        ..World::default()
+    };
+    let waits = plan(&restore(from_file(), Some(&good)), &world, now()).status.waiting;
+    assert!(
+        waits.contains("replaced after its upgrade; it is at: 2 of 3 members"),
+        "{waits}"
+    );
     // given an older one, then it is refused in words
     let refused = proven(Some(&older));
     assert_eq!(refused.phase, Some(RestorePhase::Failed));
