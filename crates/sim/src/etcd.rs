@@ -215,7 +215,7 @@ impl Sim<'_> {
                 "error validating peerURLs: unmatched member while checking PeerURLs".into(),
             );
         }
-        let forgot = listed.name.is_some() && !listed.learner;
+        let (votes, forgot) = (!listed.learner, listed.name.is_some() && !listed.learner);
         let data = Data {
             cluster: known.cluster,
             id: listed.id,
@@ -227,6 +227,9 @@ impl Sim<'_> {
         };
         if forgot {
             self.member_forgot(id);
+        }
+        if votes {
+            self.ledger.took_part.insert(data.id);
         }
         if let Some(volume) = self.volumes.get_mut(&place) {
             volume.data = Some(data);

@@ -496,6 +496,7 @@ impl Sim<'_> {
         }
         self.clear_failed_restores();
         self.queue.at(self.now + 1000, Event::Collect);
+        self.queue.at(self.now + 10_000, Event::Collect);
         for index in 0..self.operators.len() {
             self.operators[index].stale_until = 0;
             self.operators[index].dies_in = None;

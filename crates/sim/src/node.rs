@@ -471,7 +471,9 @@ impl Sim<'_> {
             self.kube.services = None;
             self.kube.changed = true;
         }
-        if !self.profile.retain_claims {
+        // In the end the user takes away what the status names, also what was still on its way when they first looked.
+        let told = self.calm && self.present().is_some_and(|(intent, _)| !intent.ignore_old_claims);
+        if !self.profile.retain_claims || told {
             let claims: Vec<MemberName> = self
                 .kube
                 .now

@@ -70,6 +70,8 @@ pub(crate) struct Ledger {
     pub(crate) founded: BTreeSet<u64>,
     /// The members that founded it.
     pub(crate) founders: BTreeSet<MemberId>,
+    /// Members that joined as voters and had data, whether or not the list knows their names yet.
+    pub(crate) took_part: BTreeSet<MemberId>,
     /// Members whose node was held for dead until a moment ago: an operator may still act on it until then.
     pub(crate) given_up: BTreeMap<MemberName, Ms>,
     /// When members were removed because they crashed.

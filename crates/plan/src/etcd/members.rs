@@ -258,9 +258,11 @@ fn fate(
         .bootstrap
         .as_ref()
         .is_some_and(|bootstrap| bootstrap.cluster.is_some());
+    // One of a quorum once, whose name the others have not heard: without a quorum now, nobody can say that it had no data.
+    let took_part = world.list.is_none() && record.members.get(&member.name).is_some_and(|known| known.voter);
     match (member.pod, member.claim) {
         (_, Some(claim)) if claim.lost && began => Fate::Lost(Proof::ClaimGone),
-        (None, None) if unstarted || !began => Fate::Unstarted,
+        (None, None) if (unstarted && !took_part) || !began => Fate::Unstarted,
         (None, None) => Fate::Lost(Proof::ClaimGone),
         (None, Some(claim)) if claim.terminating => Fate::Away("its claim is being deleted".into()),
         (None, Some(_)) if unstarted => Fate::Unstarted,

@@ -108,7 +108,7 @@ impl Sim<'_> {
         let conf = self.ledger.conf.clone();
         let all = voters(&conf).count();
         let lost = voters(&conf)
-            .filter(|line| line.name.is_some())
+            .filter(|line| line.name.is_some() || self.ledger.took_part.contains(&line.id))
             .filter(|line| {
                 !self.volumes.values().any(|volume| {
                     !volume.corrupt
