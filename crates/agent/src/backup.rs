@@ -1,7 +1,7 @@
 //! One backup: the snapshot of the best member streamed to the store, read back, and old ones let go.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -43,13 +43,18 @@ pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Re
         member.endpoint,
         member.revision()
     );
-    let (sound, stored) = upload(&opening, &member, &key, stop).await?;
+    let Uploaded {
+        sound,
+        stored,
+        sent,
+        keys,
+        key_hash,
+    } = upload(&opening, &member, &key, stop).await?;
     let (revision, sha256) = (sound.opened.revision(), sound.sha256());
     info!(
         "proven: revision {revision}, {} entries, sha256 {sha256}",
         sound.opened.total_keys
     );
-    let (keys, key_hash) = ask_source(&member, &sound.opened).await;
     let record = BackupRecord {
         location,
         revision,
@@ -60,7 +65,7 @@ pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Re
         stored_bytes: i64::try_from(stored).unwrap_or(i64::MAX),
         sha256,
         completed_at: Some(Time(Timestamp::now())),
-        duration_millis: i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX),
+        duration_millis: millis(started.elapsed()),
         verified: Some(Verify::Check),
         keys,
         key_hash,
@@ -71,6 +76,7 @@ pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Re
     };
     let mut done = BackedUp {
         record,
+        sent_millis: millis(sent - started),
         ..BackedUp::default()
     };
     if task.periodic && keep != Keep::default() {
@@ -83,9 +89,23 @@ pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Re
     Ok(done)
 }
 
-/// Streams the snapshot to the store, opens it as it passes, and reads back what came to be there. Returns what it was and
-/// the bytes in the store.
-async fn upload(opening: &Opening, member: &Member, key: &str, stop: &Stop) -> Result<(Sound, u64), Failure> {
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// What came to be in the store, and what its member says of the same revision.
+struct Uploaded {
+    sound: Sound,
+    /// Bytes in the store.
+    stored: u64,
+    /// When all of them were there.
+    sent: Instant,
+    keys: Option<i64>,
+    key_hash: String,
+}
+
+/// Streams the snapshot to the store, opens it as it passes, and reads back what came to be there while the member counts.
+async fn upload(opening: &Opening, member: &Member, key: &str, stop: &Stop) -> Result<Uploaded, Failure> {
     let sound = Arc::new(OnceLock::new());
     let began = async {
         let pieces = member.client.snapshot(sound.clone()).await;
@@ -97,14 +117,26 @@ async fn upload(opening: &Opening, member: &Member, key: &str, stop: &Stop) -> R
     let packed = pack(pieces, &opening.packing).map_err(|error| of_key(&error))?;
     let ended = || failure("SnapshotIncomplete", "the snapshot did not end", true);
     let started = Instant::now();
+    let (mut said, mut sent) = ((None, String::new()), started);
     let check = async |back| {
-        info!("sent in {:?}; reading back", started.elapsed());
-        prove(opening, key, back, sound.get().ok_or_else(ended)?).await
+        sent = Instant::now();
+        info!("sent in {:?}; reading back", sent - started);
+        let sound = sound.get().ok_or_else(ended)?;
+        let proven;
+        (proven, said) = tokio::join!(prove(opening, key, back, sound), ask_source(member, &sound.opened));
+        proven
     };
     let stored = opening.store.put_checked(key, packed, stop.token(), check).await;
     let stored = stored.map_err(|error| of_put(error, |failure| failure))?;
     let sound = sound.get().cloned().ok_or_else(ended)?;
-    Ok((sound, stored))
+    let (keys, key_hash) = said;
+    Ok(Uploaded {
+        sound,
+        stored,
+        sent,
+        keys,
+        key_hash,
+    })
 }
 
 /// Judges what is read back. What is byte for byte the snapshot that was opened need not be opened again; what is packed is

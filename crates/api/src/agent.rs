@@ -199,6 +199,9 @@ pub enum Outcome {
 pub struct BackedUp {
     /// What is in the store.
     pub record: BackupRecord,
+    /// How long it took until all of it was in the store, before it was read back.
+    #[serde(default)]
+    pub sent_millis: i64,
     /// Files that retention let go.
     #[serde(default)]
     pub deleted: Vec<String>,
