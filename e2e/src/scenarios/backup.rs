@@ -103,11 +103,8 @@ async fn keys(test: &Test, name: &str) -> Result<i64> {
     Ok(revision)
 }
 
-pub(crate) async fn backup_with_kubectl(test: &Test) -> Result<String> {
-    test.created("example-etcd-cluster", json!({"size": 3})).await?;
-    let revision = keys(test, "example-etcd-cluster").await?;
-    claim(test, "backups").await?;
-    let manifest = "apiVersion: etcd.database.coreos.com/v1beta2
+/// As the seeds write it, with a claim for the bucket.
+pub(super) const BACKUP_OF_THE_SEEDS: &str = "apiVersion: etcd.database.coreos.com/v1beta2
 kind: EtcdBackup
 metadata:
   name: example-etcd-cluster-backup
@@ -118,8 +115,13 @@ spec:
     claimName: backups
     path: etcd.backup
 ";
+
+pub(crate) async fn backup_with_kubectl(test: &Test) -> Result<String> {
+    test.created("example-etcd-cluster", json!({"size": 3})).await?;
+    let revision = keys(test, "example-etcd-cluster").await?;
+    claim(test, "backups").await?;
     let began = Instant::now();
-    test.apply(manifest).await?;
+    test.apply(BACKUP_OF_THE_SEEDS).await?;
     let status = succeeded(test, "example-etcd-cluster-backup", 60).await?;
     let took = began.elapsed();
     ensure!(took < Duration::from_secs(20), "it took {took:?}");

@@ -111,18 +111,7 @@ pub(crate) async fn restore_with_kubectl(test: &Test) -> Result<String> {
     backup::claim(test, "backups").await?;
     test.created(name, json!({"size": 3})).await?;
     write(test, name, "before").await?;
-    let backup = "apiVersion: etcd.database.coreos.com/v1beta2
-kind: EtcdBackup
-metadata:
-  name: example-etcd-cluster-backup
-spec:
-  etcdEndpoints: [\"http://example-etcd-cluster-client:2379\"]
-  storageType: File
-  file:
-    claimName: backups
-    path: etcd.backup
-";
-    test.apply(backup).await?;
+    test.apply(backup::BACKUP_OF_THE_SEEDS).await?;
     backup::succeeded(test, "example-etcd-cluster-backup", 60).await?;
     let seen = write(test, name, "later").await?;
     let old = pods(test, name).await?;

@@ -126,6 +126,7 @@ fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> Value {
 fn cluster_roles() -> Vec<(&'static str, Vec<Value>)> {
     const READ: &[&str] = &["get", "list", "watch"];
     const WRITE: &[&str] = &["create", "delete", "deletecollection", "patch", "update"];
+    let read_and_write = [READ, WRITE].concat();
     let core_read = [
         "configmaps",
         "endpoints",
@@ -186,38 +187,12 @@ fn cluster_roles() -> Vec<(&'static str, Vec<Value>)> {
         ),
         rule(&["apps"], &["statefulsets", "statefulsets/scale"], WRITE),
         rule(&["policy"], &["poddisruptionbudgets"], WRITE),
-        rule(
-            &["coordination.k8s.io"],
-            &["leases"],
-            &[
-                "get",
-                "list",
-                "watch",
-                "create",
-                "delete",
-                "deletecollection",
-                "patch",
-                "update",
-            ],
-        ),
+        rule(&["coordination.k8s.io"], &["leases"], &read_and_write),
     ]);
     let mut admin = edit.clone();
     admin.extend([
         rule(&["authorization.k8s.io"], &["localsubjectaccessreviews"], &["create"]),
-        rule(
-            &[RBAC],
-            &["rolebindings", "roles"],
-            &[
-                "get",
-                "list",
-                "watch",
-                "create",
-                "delete",
-                "deletecollection",
-                "patch",
-                "update",
-            ],
-        ),
+        rule(&[RBAC], &["rolebindings", "roles"], &read_and_write),
     ]);
     let all = json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]});
     let all_urls = json!({"nonResourceURLs": ["*"], "verbs": ["*"]});

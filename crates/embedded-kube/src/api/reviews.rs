@@ -104,20 +104,20 @@ fn rules_of(snapshot: &Snapshot, user: &User, namespace: &str) -> Value {
     json!({"resourceRules": of("resources"), "nonResourceRules": of("nonResourceURLs"), "incomplete": false})
 }
 
-fn review_token(call: &Call, spec: &Value) -> Value {
-    let token = spec["token"].as_str().unwrap_or_default();
-    let asked: Vec<String> = spec["audiences"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect();
-    let asked = if asked.is_empty() {
+/// Whom a token is for: those that are named, else the API server itself.
+fn audiences(spec: &Value) -> Vec<String> {
+    let named = spec["audiences"].as_array().into_iter().flatten();
+    let named: Vec<String> = named.filter_map(Value::as_str).map(str::to_owned).collect();
+    if named.is_empty() {
         vec![tokens::ISSUER.to_owned()]
     } else {
-        asked
-    };
+        named
+    }
+}
+
+fn review_token(call: &Call, spec: &Value) -> Value {
+    let token = spec["token"].as_str().unwrap_or_default();
+    let asked = audiences(spec);
     match call.server.authenticator.token_user(&call.server.store, token) {
         Some((user, audiences)) => {
             let common: Vec<&String> = asked.iter().filter(|a| audiences.contains(a)).collect();
@@ -148,18 +148,7 @@ pub(crate) fn issue_token(call: &Call) -> Result<Response<Body>> {
             "spec.expirationSeconds: Invalid value: {seconds}: may not specify a duration less than 10 minutes"
         )));
     }
-    let audiences: Vec<String> = spec["audiences"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect();
-    let audiences = if audiences.is_empty() {
-        vec![tokens::ISSUER.to_owned()]
-    } else {
-        audiences
-    };
+    let audiences = audiences(spec);
     let mut about = json!({
         "namespace": call.path.namespace,
         "serviceaccount": {"name": call.path.name, "uid": meta::uid(&account.value)},
