@@ -280,20 +280,25 @@ impl Test {
     }
 
     async fn tls(&self, cluster: &EtcdCluster) -> Result<Option<Tls>> {
-        let Some(name) = stateward_plan::etcd::manifests::tls_secrets(cluster).client else {
-            return Ok(None);
-        };
+        match stateward_plan::etcd::manifests::tls_secrets(cluster).client {
+            Some(name) => self.client_tls(&name).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// A client's certificate of this Secret.
+    pub(crate) async fn client_tls(&self, name: &str) -> Result<Tls> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let data = secrets.get(&name).await?.data.unwrap_or_default();
+        let data = secrets.get(name).await?.data.unwrap_or_default();
         let file = |key: &str| {
             data.get(key)
                 .map(|bytes| bytes.0.as_slice())
                 .with_context(|| format!("secret {name} has no {key}"))
         };
-        Ok(Some(Tls::new(
+        Ok(Tls::new(
             file("etcd-client-ca.crt")?,
             Some((file("etcd-client.crt")?, file("etcd-client.key")?)),
-        )?))
+        )?)
     }
 
     /// How clients reach a cluster: its client service.

@@ -95,6 +95,11 @@ pub fn client_service(cluster: &str) -> String {
     format!("{cluster}-client")
 }
 
+/// The Secrets that Stateward writes for the members' certificates: between members, for clients, and a client's own.
+pub fn tls_secrets(cluster: &str) -> [String; 3] {
+    ["peer", "server", "client"].map(|role| format!("{cluster}-{role}-tls"))
+}
+
 /// The EtcdBackup that is kept for a cluster's `spec.backup`.
 pub fn kept_backup(cluster: &str) -> String {
     format!("{cluster}-backups")

@@ -114,7 +114,7 @@ impl EtcdCluster {
         let (field, addresses) = match self.tls() {
             Tls::Auto(auto) => ("TLS.auto.ipAddresses", &auto.ip_addresses),
             Tls::CertManager(certificates) => ("TLS.certManager.ipAddresses", &certificates.ip_addresses),
-            Tls::Off | Tls::Static(_) => return Vec::new(),
+            Tls::Off | Tls::Static(_) | Tls::Copied(_) => return Vec::new(),
         };
         let wrong = addresses.iter().filter(|address| address.parse::<IpAddr>().is_err());
         wrong

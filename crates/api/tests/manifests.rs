@@ -99,6 +99,32 @@ fn the_cluster_of_the_seeds_means_what_it_says() {
 }
 
 #[test]
+fn own_secrets_are_handed_out_where_members_have_those_of_stateward() {
+    let cluster = |peer: &str, mounted: &str, peers: bool| -> EtcdCluster {
+        serde_json::from_value(json!({
+            "metadata": {"name": "c", "namespace": "n"},
+            "spec": {"size": 3, "TLS": {"static": {
+                "member": {"peerSecret": peer, "serverSecret": "server"}, "operatorSecret": "client",
+            }}},
+            "status": {"TLS": {"peers": peers, "clients": peers, "peerSecret": mounted}},
+        }))
+        .expect("a cluster")
+    };
+    let copied = |cluster: EtcdCluster| matches!(cluster.tls(), Tls::Copied(_));
+    assert!(copied(cluster("peer", "c-peer-tls", true)));
+    assert!(!copied(cluster("peer", "peer", true)), "they mount the user's own");
+    assert!(
+        !copied(cluster("peer", "c-peer-tls", false)),
+        "they had no TLS any more"
+    );
+    assert!(
+        !copied(cluster("c-server-tls", "c-peer-tls", true)),
+        "by that name they are the user's"
+    );
+    assert!(!copied(cluster("", "c-peer-tls", true)), "not all three are there");
+}
+
+#[test]
 fn empty_means_unset() {
     let cluster = cluster("old-client-cluster.yaml");
     assert_eq!((&cluster.spec.repository, &cluster.spec.version), (&None, &None));

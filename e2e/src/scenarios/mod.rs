@@ -112,6 +112,7 @@ scenarios! {
     tls::tls_static 600;
     tls::tls_static_authority_changed_by_the_user 900;
     tls::tls_static_becomes_auto 600;
+    tls::tls_auto_becomes_static 600;
     tls::tls_authority_rotated 600;
     tls::tls_authority_of_the_user_replaced 900;
     tls::tls_authority_rotated_under_a_continuous_backup 900;

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use stateward_api::names;
 use stateward_etcd::messages::RangeRequest;
 use stateward_etcd::shown_certificate;
 
@@ -16,7 +17,7 @@ use super::{backup, restore};
 use crate::certificates::Authority;
 use crate::test::Test;
 use crate::wait::until;
-use crate::writer::Writer;
+use crate::writer::{Endpoint, Writer};
 
 /// The Secrets of the namespace.
 pub(super) fn secrets(test: &Test) -> Api<Secret> {
@@ -37,26 +38,28 @@ pub(super) async fn member_pods(test: &Test) -> Result<BTreeSet<(String, Option<
     Ok(pods.into_iter().map(|pod| (pod.name_any(), pod.metadata.uid)).collect())
 }
 
-/// While `work` is done, the writing client reads its Secret anew whenever that changes, as a good client does.
+/// While `work` is done, the writing client reads its Secret anew whenever that changes or is another one, as a good client
+/// does.
 pub(super) async fn with_fresh_certificates<T>(
     test: &Test,
     writer: &Writer,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let secret = stateward_plan::etcd::manifests::tls_secrets(&test.get("c").await?)
-        .client
-        .context("the cluster has no client certificate")?;
+    let present = async || {
+        let name = stateward_plan::etcd::manifests::tls_secrets(&test.get("c").await.ok()?).client?;
+        let secret = secrets(test).get_metadata_opt(&name).await.ok()??;
+        Some((name, secret.metadata.resource_version?))
+    };
     let follow = async {
         let mut known = None;
         loop {
-            let now = secrets(test).get_metadata_opt(&secret).await.ok().flatten();
-            let version = now.and_then(|secret| secret.metadata.resource_version);
-            if version.is_some()
-                && version != known
+            let now = present().await;
+            if now.is_some()
+                && now != known
                 && let Ok(endpoint) = test.endpoint("c").await
             {
                 writer.redirect(endpoint);
-                known = version;
+                known = now;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -551,6 +554,73 @@ pub(crate) async fn tls_authority_rotated_while_the_operator_dies(test: &Test) -
         written.acknowledged,
         written.longest_gap.as_secs_f64()
     ))
+}
+
+pub(crate) async fn tls_auto_becomes_static(test: &Test) -> Result<String> {
+    // given a cluster with certificates of Stateward, a client, and Secrets of the user's own authority
+    test.created("c", json!({"size": 3, "TLS": {"auto": {}}})).await?;
+    let id = test.cluster_id("c").await?;
+    let writer = test.writer("c").await?;
+    let old_client = test.endpoint("c").await?;
+    let authority = Authority::new("static")?;
+    apply_secret(test, &authority.secret("theirs")).await?;
+    let own = authority.secrets("c", &test.namespace, &[&authority])?;
+    // one of them is missing at first
+    for secret in &own[1..] {
+        apply_secret(test, secret).await?;
+    }
+    writer.goes_on(50, 30).await?;
+    writer.measure_from_here();
+    // when one edit asks for those
+    let mut tls = static_tls();
+    tls["static"]["overlapSeconds"] = json!(2);
+    tls["auto"] = Value::Null;
+    test.edit("c", json!({ "TLS": tls })).await?;
+    let words = test.condition("c", "Degraded", "CannotCarryOut", 60).await?;
+    ensure!(
+        words.contains("the Secret etcd-peer-tls is not there"),
+        "it says: {words}"
+    );
+    let begin = apply_secret(test, &own[0]);
+    rotated_step_by_step(test, &writer, begin, "theirs", &[]).await?;
+    // then their authority alone counts: its clients are served and those of the old one are not
+    ensure!(test.cluster_id("c").await? == id, "it is another cluster");
+    ensure!(
+        old_client.client()?.get("x").await.is_err(),
+        "a certificate of the old authority is served"
+    );
+    let host = names::client_host("c", &test.namespace, "");
+    let with_their_own = Endpoint {
+        tls: Some((test.client_tls("etcd-client-tls").await?, host)),
+        ..old_client
+    };
+    with_their_own.client()?.get("x").await?;
+    // and what they renew reaches members without a restart
+    let before = member_pods(test).await?;
+    with_fresh_certificates(test, &writer, async {
+        let renewed = authority.secrets("c", &test.namespace, &[&authority])?;
+        let wanted = renewed[1]["stringData"]["server.crt"]
+            .as_str()
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
+        for secret in &renewed {
+            apply_secret(test, secret).await?;
+        }
+        until("the renewed certificate to be handed out", 60, async || {
+            let data = secrets(test).get("c-server-tls").await?.data.unwrap_or_default();
+            let now = data
+                .get("server.crt")
+                .map(|file| String::from_utf8_lossy(&file.0).trim().to_owned());
+            Ok((now.as_deref() == Some(wanted.as_str())).then_some(()))
+        })
+        .await?;
+        writer.goes_on(50, 60).await
+    })
+    .await?;
+    ensure!(member_pods(test).await? == before, "a renewal restarted a pod");
+    let written = writer.finish().await?.without_a_wait()?;
+    Ok(written.to_string())
 }
 
 pub(crate) async fn tls_static_becomes_auto(test: &Test) -> Result<String> {

@@ -80,6 +80,26 @@ impl EtcdCluster {
 
     /// The TLS that is asked for, or none.
     pub fn tls(&self) -> Tls<'_> {
-        self.spec.tls.as_ref().map_or(Tls::Off, TlsPolicy::mode)
+        match self.spec.tls.as_ref().map_or(Tls::Off, TlsPolicy::mode) {
+            Tls::Static(secrets) if self.hands_out(secrets) => Tls::Copied(secrets),
+            mode => mode,
+        }
+    }
+
+    /// Members were given Secrets that Stateward writes, by `auto` or `certManager`. They keep those: what the user's own
+    /// Secrets hold comes into them by the steps of any other rotation.
+    fn hands_out(&self, secrets: &StaticTls) -> bool {
+        let written = names::tls_secrets(self.name());
+        let status = self.status.as_ref().and_then(|status| status.tls.as_ref());
+        let mounted = status.is_some_and(|tls| tls.peers && tls.peer_secret == written[0]);
+        let own = [
+            secrets.peer_secret(),
+            secrets.server_secret(),
+            secrets.operator_secret.as_deref(),
+        ];
+        mounted
+            && own
+                .iter()
+                .all(|own| own.is_some_and(|own| written.iter().all(|name| name != own)))
     }
 }

@@ -35,6 +35,10 @@ pub struct StaticTls {
     /// Secret with `etcd-client.crt`, `etcd-client.key` and `etcd-client-ca.crt`, with which Stateward itself connects.
     #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub operator_secret: Option<String>,
+    /// After `auto` or `certManager`: how long clients are left to read their Secret anew at each step from the old certificate
+    /// authority to the one of these Secrets. Not set: 120.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub overlap_seconds: Option<i64>,
 }
 
 /// Secrets of the members.
@@ -123,8 +127,10 @@ pub struct IssuerRef {
 pub enum Tls<'a> {
     /// None.
     Off,
-    /// From Secrets that the user keeps.
+    /// From Secrets that the user keeps and members mount.
     Static(&'a StaticTls),
+    /// From Secrets that the user keeps and Stateward hands out, since members mount the Secrets that it writes.
+    Copied(&'a StaticTls),
     /// Issued by Stateward.
     Auto(&'a AutoTls),
     /// Issued by cert-manager.
@@ -142,7 +148,7 @@ impl TlsPolicy {
             } => Tls::CertManager(cert_manager),
             Self {
                 static_: Some(secrets), ..
-            } if *secrets != StaticTls::default() => Tls::Static(secrets),
+            } if secrets.member.is_some() || secrets.operator_secret.is_some() => Tls::Static(secrets),
             _ => Tls::Off,
         }
     }
@@ -166,7 +172,7 @@ impl Tls<'_> {
         match self {
             Self::Off => false,
             Self::Static(secrets) => secrets.peer_secret().is_some(),
-            Self::Auto(_) | Self::CertManager(_) => true,
+            Self::Copied(_) | Self::Auto(_) | Self::CertManager(_) => true,
         }
     }
 
@@ -175,7 +181,7 @@ impl Tls<'_> {
         match self {
             Self::Off => false,
             Self::Static(secrets) => secrets.server_secret().is_some(),
-            Self::Auto(_) | Self::CertManager(_) => true,
+            Self::Copied(_) | Self::Auto(_) | Self::CertManager(_) => true,
         }
     }
 }

@@ -17,7 +17,7 @@ use stateward_plan::etcd::{Authority, World, facts};
 
 use super::pem::{Bundle, bundle, file};
 use super::{
-    Annotations, Content, Handed, ISSUED_BY, Origin, ROLES, ROTATED_AT, Role, authority_secret, cert_manager,
+    Annotations, Content, Handed, ISSUED_BY, Kept, Origin, ROLES, ROTATED_AT, Role, authority_secret, cert_manager,
     is_due_now, is_left_behind, sign,
 };
 use crate::Shared;
@@ -79,6 +79,15 @@ async fn origin(
     cluster: &EtcdCluster,
     role: Role,
 ) -> Result<Option<Origin>, Refused> {
+    if let Tls::Copied(secrets) = cluster.tls() {
+        let mut all = Vec::new();
+        for kept in Kept::of(secrets, role) {
+            let secret = api.get_opt(kept.name).await?;
+            all.push((kept, secret.map(|secret| secret.data.unwrap_or_default())));
+        }
+        let found: Vec<_> = all.iter().map(|(kept, content)| (*kept, content.as_ref())).collect();
+        return Origin::kept(&found).map(Some).map_err(Refused::Words);
+    }
     let Some(name) = authority_secret(cluster) else {
         let name = cert_manager::source_secret(cluster, role);
         let secret = api.get_opt(&name).await?;

@@ -3,7 +3,7 @@
 //! With `TLS.auto` and `TLS.certManager` members mount three Secrets that only Stateward writes, with the key names of the
 //! old operator: what it signed itself, or a copy of what cert-manager wrote. So it is Stateward who decides when a
 //! certificate of another authority reaches members and clients: not before all of them trust it (the plan's `secure.rs`).
-//! With `TLS.static` they are the user's.
+//! With `TLS.static` they are the user's; after one of the other two, a copy of those.
 
 mod cert_manager;
 mod hand_out;
@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use stateward_api::EtcdCluster;
-use stateward_api::etcd_cluster::Tls;
+use stateward_api::etcd_cluster::{StaticTls, Tls};
 use stateward_etcd::shown_certificate;
 use stateward_plan::etcd::manifests::{TlsSecrets, TrustFiles, fingerprint, tls_secrets};
 use stateward_plan::etcd::{Authority, Secrets, TlsStage, Trust, World};
@@ -129,7 +129,7 @@ impl Handed {
 enum Origin {
     /// It is signed by this authority.
     Sign { ca: String, key: String },
-    /// cert-manager wrote it.
+    /// cert-manager or the user wrote it.
     Copy {
         certificate: ByteString,
         key: ByteString,
@@ -161,6 +161,35 @@ impl Origin {
         }
     }
 
+    /// From the user's own Secrets: the one with the certificate first, then the one of the other end. The error says what is
+    /// wrong with them.
+    fn kept(found: &[(Kept<'_>, Option<&Content>)]) -> Result<Self, String> {
+        let mut trusted = Bundle::new();
+        for (kept, content) in found {
+            if let Some(wrong) = kept.problem(*content) {
+                return Err(wrong);
+            }
+            let [.., ca] = kept.role.keys();
+            trusted.extend(bundle(
+                content.and_then(|content| content.get(ca)).map_or(&[], |ca| &ca.0),
+            ));
+        }
+        let (first, content) = found.first().map(|(kept, content)| (kept.role, *content)).unzip();
+        let [certificate, key, _] = first.map_or([""; 3], Role::keys);
+        let get = |key: &str| {
+            content
+                .flatten()
+                .and_then(|content| content.get(key))
+                .cloned()
+                .unwrap_or_default()
+        };
+        Ok(Self::Copy {
+            certificate: get(certificate),
+            key: get(key),
+            ca: ByteString(file(&trusted).into_bytes()),
+        })
+    }
+
     /// From a Secret of cert-manager.
     fn written(content: &Content) -> Option<Self> {
         let get = |key: &str| content.get(key).filter(|value| !value.0.is_empty()).cloned();
@@ -169,6 +198,45 @@ impl Origin {
             key: get("tls.key")?,
             ca: get("ca.crt")?,
         })
+    }
+}
+
+/// A Secret of `TLS.static`.
+#[derive(Clone, Copy)]
+struct Kept<'a> {
+    role: Role,
+    name: &'a str,
+}
+
+impl<'a> Kept<'a> {
+    /// Those that a role's certificate and authorities come from. For clients' traffic both ends say whom they trust.
+    fn of(secrets: &'a StaticTls, role: Role) -> Vec<Self> {
+        let both_ends = match role {
+            Role::Peer => vec![Role::Peer],
+            Role::Server => vec![Role::Server, Role::Client],
+            Role::Client => vec![Role::Client, Role::Server],
+        };
+        let name = |role| match role {
+            Role::Peer => secrets.peer_secret(),
+            Role::Server => secrets.server_secret(),
+            Role::Client => secrets.operator_secret.as_deref(),
+        };
+        let named = both_ends.into_iter().filter_map(|role| Some((role, name(role)?)));
+        named.map(|(role, name)| Self { role, name }).collect()
+    }
+
+    /// What is wrong with it, and what to do.
+    fn problem(self, content: Option<&Content>) -> Option<String> {
+        let (name, keys) = (self.name, self.role.keys());
+        let Some(content) = content else {
+            let keys = keys.join(", ");
+            return Some(format!(
+                "the Secret {name} is not there: create it with the keys {keys}"
+            ));
+        };
+        let lacking = keys.iter().find(|key| !content.contains_key(**key))?;
+        let keys = keys.join(", ");
+        Some(format!("the Secret {name} lacks the key {lacking}: it needs {keys}"))
     }
 }
 
@@ -217,7 +285,7 @@ pub(crate) async fn judge(
     match cluster.tls() {
         Tls::Off => Ok(Judged::default()),
         Tls::Static(_) => look.at_static().await,
-        Tls::Auto(_) | Tls::CertManager(_) => look.at_managed().await,
+        Tls::Copied(_) | Tls::Auto(_) | Tls::CertManager(_) => look.at_managed().await,
     }
 }
 
@@ -268,26 +336,16 @@ impl Look<'_> {
         let mut not_after = None;
         for role in ROLES {
             let Some(name) = role.secret(&names) else { continue };
-            let keys = role.keys();
-            let missing = |what| Judged {
-                secrets: Secrets::Missing(what),
-                ..Judged::default()
-            };
-            let Some(found) = self.find(&name).await? else {
-                let what = format!(
-                    "the Secret {name} is not there: create it with the keys {}",
-                    keys.join(", ")
-                );
-                return Ok(missing(what));
-            };
-            if let Some(lacking) = keys.iter().find(|key| !found.content.contains_key(**key)) {
-                return Ok(missing(format!(
-                    "the Secret {name} lacks the key {lacking}: it needs {}",
-                    keys.join(", ")
-                )));
+            let found = self.find(&name).await?;
+            let content = found.as_ref().map(|found| found.content.as_ref());
+            if let Some(what) = (Kept { role, name: &name }).problem(content) {
+                return Ok(Judged {
+                    secrets: Secrets::Missing(what),
+                    ..Judged::default()
+                });
             }
-            if role != Role::Client {
-                let handed = Handed::of(role, &found.content, None);
+            if let (Some(content), true) = (content, role != Role::Client) {
+                let handed = Handed::of(role, content, None);
                 bundle.extend(role.authorities(handed.bundle.keys()));
                 not_after = first(not_after, handed.not_after);
             }
@@ -396,6 +454,17 @@ impl Look<'_> {
     /// Where the certificate of a role comes from, as the caches have it. The error says what is wrong with an authority that the user keeps.
     async fn origin(&mut self, role: Role) -> kube::Result<Result<Option<Origin>, String>> {
         let cluster = self.cluster;
+        if let Tls::Copied(secrets) = cluster.tls() {
+            let mut all = Vec::new();
+            for kept in Kept::of(secrets, role) {
+                all.push((kept, self.find(kept.name).await?));
+            }
+            let found: Vec<_> = all
+                .iter()
+                .map(|(kept, found)| (*kept, found.as_ref().map(|found| found.content.as_ref())))
+                .collect();
+            return Ok(Origin::kept(&found).map(Some));
+        }
         let Some(name) = authority_secret(cluster) else {
             let found = self.find(&cert_manager::source_secret(cluster, role)).await?;
             return Ok(Ok(found.and_then(|found| Origin::written(&found.content))));
@@ -428,6 +497,7 @@ fn overlap_seconds(cluster: &EtcdCluster) -> i64 {
     let given = match cluster.tls() {
         Tls::Auto(auto) => auto.overlap_seconds,
         Tls::CertManager(certificates) => certificates.overlap_seconds,
+        Tls::Copied(secrets) => secrets.overlap_seconds,
         Tls::Off | Tls::Static(_) => None,
     };
     given.unwrap_or(OVERLAP_SECONDS).max(0)

@@ -345,7 +345,7 @@ fn template(cluster: &EtcdCluster) -> String {
 /// whom they trust is compared by itself.
 fn tls_of_pods(cluster: &EtcdCluster) -> Option<api::TlsPolicy> {
     match cluster.tls() {
-        api::Tls::Auto(_) | api::Tls::CertManager(_) => Some(api::TlsPolicy {
+        api::Tls::Copied(_) | api::Tls::Auto(_) | api::Tls::CertManager(_) => Some(api::TlsPolicy {
             auto: Some(api::AutoTls::default()),
             ..api::TlsPolicy::default()
         }),

@@ -316,7 +316,7 @@ pub struct TlsSecrets {
     pub client: Option<String>,
 }
 
-/// The secrets by the spec: the user's own, or those that Stateward or cert-manager fills.
+/// The secrets that members mount: the user's own, or those that Stateward writes.
 pub fn tls_secrets(cluster: &EtcdCluster) -> TlsSecrets {
     let name = cluster.name();
     match cluster.tls() {
@@ -326,11 +326,10 @@ pub fn tls_secrets(cluster: &EtcdCluster) -> TlsSecrets {
             server: secrets.server_secret().map(str::to_owned),
             client: secrets.operator_secret.clone(),
         },
-        Tls::Auto(_) | Tls::CertManager(_) => TlsSecrets {
-            peer: Some(format!("{name}-peer-tls")),
-            server: Some(format!("{name}-server-tls")),
-            client: Some(format!("{name}-client-tls")),
-        },
+        Tls::Copied(_) | Tls::Auto(_) | Tls::CertManager(_) => {
+            let [peer, server, client] = names::tls_secrets(name).map(Some);
+            TlsSecrets { peer, server, client }
+        }
     }
 }
 
