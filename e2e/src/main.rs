@@ -51,7 +51,7 @@ struct Options {
     #[arg(long, default_value_t = 1)]
     repeat: usize,
     /// How many scenarios run side by side, where they need not be alone
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 4)]
     beside: usize,
     /// Leave a failed scenario's namespace as it is
     #[arg(long)]
