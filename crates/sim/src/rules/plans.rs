@@ -1,222 +1,274 @@
 //! Rules that can be judged from a plan and what it was made from.
 
-use stateward_plan::etcd::{Effect, Intent, Launch, Listed, MemberName, Plan, Record, Stop, Voice, World, members};
+use std::collections::BTreeMap;
+
+use stateward_plan::etcd::{
+    Effect, Intent, Launch, Listed, MemberId, MemberName, Plan, Record, Stop, Voice, World, members,
+};
 
 use super::{healthy, name, not_as_wished};
 use crate::operator::by_name;
 use crate::sim::Sim;
 
-/// Somebody deleted its pod: it is not to be counted on, whatever it says.
-fn stops(world: &World, member: &MemberName) -> bool {
-    world.pods.get(member).is_some_and(|pod| pod.terminating)
-}
+/// A rule that is broken, and how.
+type Breach = (&'static str, String);
 
 impl Sim<'_> {
     /// Rules that can be judged from the plan and what it was made from.
     pub(crate) fn check_plan(&mut self, intent: &Intent, record: &Record, world: &World, plan: &Plan) {
-        let listed = by_name(world, intent);
-        let list_leader = world.list.as_ref().and_then(|list| list.leader);
-        let all_voters = world.list.as_ref().map_or(0, |list| list.voters().count());
-        let quorum = all_voters / 2 + 1;
-        // etcd 3.2 knows no call that hands leadership over.
-        let can_hand_over = |member: &MemberName| match world.voices.get(member) {
+        for (rule, why) in Judge::new(intent, record, world, plan).breaches() {
+            self.break_rule(rule, why);
+        }
+    }
+}
+
+/// A plan, and what it was made from.
+struct Judge<'a> {
+    intent: &'a Intent,
+    record: &'a Record,
+    world: &'a World,
+    plan: &'a Plan,
+    /// The lines of the proven list that are ours.
+    listed: BTreeMap<MemberName, Listed>,
+    all_voters: usize,
+    healthy_voters: usize,
+}
+
+impl<'a> Judge<'a> {
+    fn new(intent: &'a Intent, record: &'a Record, world: &'a World, plan: &'a Plan) -> Self {
+        let mut judge = Self {
+            intent,
+            record,
+            world,
+            plan,
+            listed: by_name(world, intent),
+            all_voters: world.list.as_ref().map_or(0, |list| list.voters().count()),
+            healthy_voters: 0,
+        };
+        judge.healthy_voters = judge.listed.keys().filter(|name| judge.is_healthy_voter(name)).count();
+        judge
+    }
+
+    fn is_healthy_voter(&self, name: &MemberName) -> bool {
+        let line = self.listed.get(name);
+        line.is_some_and(|line| !line.learner && healthy(self.world, name, line))
+    }
+
+    fn answers(&self, name: &MemberName) -> bool {
+        matches!(self.world.voices.get(name), Some(Voice::Answered(_)))
+    }
+
+    /// Somebody deleted its pod: it is not to be counted on, whatever it says.
+    fn stops(&self, name: &MemberName) -> bool {
+        self.world.pods.get(name).is_some_and(|pod| pod.terminating)
+    }
+
+    fn leads(&self, id: MemberId) -> bool {
+        self.world.list.as_ref().and_then(|list| list.leader) == Some(id)
+    }
+
+    /// etcd 3.2 knows no call that hands leadership over.
+    fn can_hand_over(&self, name: &MemberName) -> bool {
+        match self.world.voices.get(name) {
             Some(Voice::Answered(answer)) => answer.version.at_least(3, 3, 0),
             _ => true,
-        };
-        let is_healthy_voter = |name: &MemberName| {
-            listed
-                .get(name)
-                .is_some_and(|line| !line.learner && healthy(world, name, line))
-        };
-        let healthy_voters = listed.keys().filter(|name| is_healthy_voter(name)).count();
-        let restores = plan.record.restoring().is_some();
-        let recovers = plan.record.recovery.is_some() || record.recovery.is_some() || restores;
-        if intent.paused && !plan.effects.is_empty() {
-            self.break_rule(name::PAUSED, format!("{}", plan.effects[0]));
         }
-        let mut changes = 0;
-        let mut added_learners = 0;
+    }
+
+    fn breaches(&self) -> Vec<Breach> {
+        let mut all = Vec::new();
+        if let (true, Some(effect)) = (self.intent.paused, self.plan.effects.first()) {
+            all.push((name::PAUSED, effect.to_string()));
+        }
         let mut stopped = 0;
-        for effect in &plan.effects {
+        for effect in &self.plan.effects {
             match effect {
-                Effect::AddMember { learner: true, .. } => added_learners += 1,
-                Effect::AddMember { learner: false, .. } => {
-                    changes += 1;
-                    let learners_can_be = world
-                        .pods
-                        .values()
-                        .map(|pod| &pod.version)
-                        .chain(&plan.record.target)
-                        .all(|version| version.has_learners());
-                    if learners_can_be {
-                        self.break_rule(name::ONE_CHANGE, format!("{effect} although learners can be added"));
-                    }
-                    if let Some(other) = listed.keys().find(|name| is_healthy_voter(name) && stops(world, name)) {
-                        let why = format!("{effect} raises the quorum while {other} stops");
-                        self.break_rule(name::QUORUM, why);
-                    }
-                    if listed.values().any(|line| line.name.is_none() && !line.learner) {
-                        self.break_rule(name::ONE_CHANGE, format!("{effect} while another one has not started"));
-                    }
-                }
-                Effect::Promote { .. } => changes += 1,
-                Effect::RemoveMember { member, id, .. } => {
-                    changes += 1;
-                    let line = world
-                        .list
-                        .iter()
-                        .flat_map(|list| &list.members)
-                        .find(|line| line.id == *id);
-                    if line.is_some_and(|line| members::owner(intent, line).is_none()) {
-                        self.break_rule(name::STRANGERS, format!("{effect}"));
-                    }
-                    if list_leader == Some(*id)
-                        && can_hand_over(member)
-                        && healthy_voters > usize::from(is_healthy_voter(member))
-                    {
-                        self.break_rule(name::LEADER, format!("{effect}"));
-                    }
-                    if is_healthy_voter(member) && all_voters > 1 && healthy_voters - 1 < (all_voters - 1) / 2 + 1 {
-                        self.break_rule(
-                            name::QUORUM,
-                            format!("{effect} leaves {} of {} voters", healthy_voters - 1, all_voters - 1),
-                        );
-                    }
-                    let counts = |name: &&MemberName| {
-                        let answers = matches!(world.voices.get(name), Some(Voice::Answered(_)));
-                        *name != member && answers && !stops(world, name)
-                    };
-                    let votes = |name: &&MemberName| listed.get(name).is_some_and(|line| !line.learner);
-                    let stay = listed.keys().filter(votes).filter(counts).count();
-                    let voter = line.is_some_and(|line| !line.learner);
-                    if voter && all_voters > 1 && stay < (all_voters - 1) / 2 + 1 {
-                        let why = format!("{effect}: of those that stay only {stay} answer and do not stop");
-                        self.break_rule(name::QUORUM, why);
-                    }
-                }
-                Effect::ReleaseMember { id, .. } => {
-                    changes += 1;
-                    if !intent.release_adopted || listed.values().any(|line| line.id == *id) {
-                        self.break_rule(name::STRANGERS, format!("{effect} without the user's word"));
-                    }
-                    let well = |line: &&stateward_plan::etcd::Listed| {
-                        let mut voices = world.voices.values();
-                        voices.any(|voice| matches!(voice, Voice::Answered(answer) if answer.id == line.id && answer.leader.is_some()))
-                    };
-                    let stay: Vec<_> = world
-                        .list
-                        .iter()
-                        .flat_map(|list| list.voters())
-                        .filter(|line| line.id != *id)
-                        .collect();
-                    if stay.iter().filter(|line| well(line)).count() < stay.len() / 2 + 1 {
-                        self.break_rule(name::QUORUM, format!("{effect} leaves no quorum"));
-                    }
-                }
+                Effect::AddMember { learner: false, .. } => self.added_voter(effect, &mut all),
+                Effect::RemoveMember { member, id, .. } => self.removed(effect, member, *id, &mut all),
+                Effect::ReleaseMember { id, .. } => self.released(effect, *id, &mut all),
                 Effect::DeletePod { member, how, .. } => {
-                    let voter = is_healthy_voter(member);
-                    stopped += usize::from(voter);
-                    let hibernates = *how == Stop::Hibernate && intent.hibernate;
-                    if *how == Stop::Replaced && !restores {
-                        self.break_rule(name::RESTORE_PROVEN, format!("{effect} without a restore"));
-                    }
-                    if *how == Stop::Hibernate && !intent.hibernate {
-                        self.break_rule(name::QUORUM, format!("{effect} without spec.hibernate"));
-                    }
-                    if hibernates || recovers {
-                        continue;
-                    }
-                    if *how == Stop::Gone && listed.contains_key(member) {
-                        self.break_rule(name::DATA, format!("{effect}: it has not left the list"));
-                    }
-                    if voter && healthy_voters >= quorum && all_voters >= 3 && healthy_voters - stopped < quorum {
-                        self.break_rule(
-                            name::QUORUM,
-                            format!("{effect} leaves {} of {all_voters} voters", healthy_voters - stopped),
-                        );
-                    }
-                    if stopped > 1 {
-                        self.break_rule(name::QUORUM, format!("{effect}: two members stopped in one round"));
-                    }
-                    let leads = listed.get(member).is_some_and(|line| list_leader == Some(line.id));
-                    if leads && voter && can_hand_over(member) && healthy_voters > 1 {
-                        self.break_rule(name::LEADER, format!("{effect}"));
-                    }
-                    let answers = matches!(world.voices.get(member), Some(Voice::Answered(_)));
-                    if world.list.is_none() && answers {
-                        self.break_rule(name::QUORUM, format!("{effect}: it answers and nobody proves a list"));
-                    }
-                    let wish = world.pods.get(member).is_some_and(|pod| {
-                        pod.template == intent.template
-                            && Some(&pod.version) == plan.record.target.as_ref()
-                            && !pod.ended
-                            && pod.trusts.as_ref() == world.trust.as_ref().map(|trust| &trust.bundle)
-                    });
-                    if voter && wish && *how == Stop::Restart {
-                        self.break_rule(name::NO_RESTART, format!("{effect}: it is as wished"));
-                    }
+                    stopped += usize::from(self.is_healthy_voter(member));
+                    self.stopped(effect, member, *how, stopped, &mut all);
                 }
-                Effect::DeleteClaim { member, .. } if world.list.is_none() || listed.contains_key(member) => {
-                    self.break_rule(name::DATA, format!("{effect}: not proven to be out of the list"));
+                Effect::DeleteClaim { member, .. } if self.world.list.is_none() || self.listed.contains_key(member) => {
+                    all.push((name::DATA, format!("{effect}: not proven to be out of the list")));
                 }
-                Effect::DeleteUnstartedClaim { member, .. } => {
-                    let knows = |listed: &&Listed| listed.name.is_none();
-                    let mut lists = world.voices.values().filter_map(|voice| match voice {
-                        Voice::Answered(answer) => Some(&answer.list),
-                        Voice::Silent(_) => None,
-                    });
-                    let unstarted = lists.any(|list| {
-                        let mut lines = list.iter().filter(knows);
-                        lines.any(|line| members::owner(intent, line).as_ref() == Some(member))
-                    });
-                    if world.list.is_some() || !unstarted {
-                        self.break_rule(name::DATA, format!("{effect}: nobody says that it never started"));
-                    }
+                Effect::DeleteUnstartedClaim { member, .. } if !self.never_started(member) => {
+                    all.push((name::DATA, format!("{effect}: nobody says that it never started")));
                 }
-                Effect::CreatePod {
-                    member,
-                    launch: Launch::Join { .. },
-                    ..
-                } if listed
-                    .get(member)
-                    .is_some_and(|line| line.name.is_some() && !line.learner) =>
-                {
-                    self.break_rule(name::MEMORY, format!("{effect}: it votes already"));
-                }
-                Effect::CreatePod { launch, .. } => {
-                    let first = matches!(launch, Launch::Seed { .. } | Launch::Static { .. });
-                    if first
-                        && record
-                            .bootstrap
-                            .as_ref()
-                            .is_some_and(|bootstrap| bootstrap.cluster.is_some())
-                    {
-                        self.break_rule(
-                            name::ONE_BOOTSTRAP,
-                            format!("{effect}: the record says that it has begun"),
-                        );
-                    }
-                }
+                Effect::CreatePod { member, launch, .. } => self.created(effect, member, launch, &mut all),
                 _ => {}
             }
         }
-        let many = world
-            .pods
-            .values()
-            .map(|pod| &pod.version)
-            .all(|version| version.has_max_learners());
-        if changes + usize::from(added_learners > 0) > 1 || (added_learners > 1 && !many) {
-            self.break_rule(
-                name::ONE_CHANGE,
-                format!("{changes} changes and {added_learners} new learners in one plan"),
-            );
+        self.changes(&mut all);
+        self.words(&mut all);
+        all
+    }
+
+    fn added_voter(&self, effect: &Effect, all: &mut Vec<Breach>) {
+        let running = self.world.pods.values().map(|pod| &pod.version);
+        let mut versions = running.chain(&self.plan.record.target);
+        if versions.all(|version| version.has_learners()) {
+            all.push((name::ONE_CHANGE, format!("{effect} although learners can be added")));
         }
-        let acts = plan.effects.iter().any(|effect| !matches!(effect, Effect::Tell(_)));
+        let mut voters = self.listed.keys().filter(|name| self.is_healthy_voter(name));
+        if let Some(other) = voters.find(|name| self.stops(name)) {
+            all.push((name::QUORUM, format!("{effect} raises the quorum while {other} stops")));
+        }
+        let mut lines = self.listed.values();
+        if lines.any(|line| line.name.is_none() && !line.learner) {
+            all.push((name::ONE_CHANGE, format!("{effect} while another one has not started")));
+        }
+    }
+
+    fn removed(&self, effect: &Effect, member: &MemberName, id: MemberId, all: &mut Vec<Breach>) {
+        let mut lines = self.world.list.iter().flat_map(|list| &list.members);
+        let line = lines.find(|line| line.id == id);
+        if line.is_some_and(|line| members::owner(self.intent, line).is_none()) {
+            all.push((name::STRANGERS, effect.to_string()));
+        }
+        let well = self.is_healthy_voter(member);
+        if self.leads(id) && self.can_hand_over(member) && self.healthy_voters > usize::from(well) {
+            all.push((name::LEADER, effect.to_string()));
+        }
+        if self.all_voters < 2 {
+            return;
+        }
+        let (others, quorum) = (self.all_voters - 1, (self.all_voters - 1) / 2 + 1);
+        if well && self.healthy_voters - 1 < quorum {
+            let why = format!("{effect} leaves {} of {others} voters", self.healthy_voters - 1);
+            all.push((name::QUORUM, why));
+        }
+        let voters = self.listed.iter().filter(|(_, line)| !line.learner);
+        let stay = voters
+            .map(|(name, _)| name)
+            .filter(|name| *name != member && self.answers(name) && !self.stops(name))
+            .count();
+        if line.is_some_and(|line| !line.learner) && stay < quorum {
+            let why = format!("{effect}: of those that stay only {stay} answer and do not stop");
+            all.push((name::QUORUM, why));
+        }
+    }
+
+    fn released(&self, effect: &Effect, id: MemberId, all: &mut Vec<Breach>) {
+        let ours = self.listed.values().any(|line| line.id == id);
+        if !self.intent.release_adopted || ours {
+            all.push((name::STRANGERS, format!("{effect} without the user's word")));
+        }
+        let well = |line: &&&Listed| {
+            let mut voices = self.world.voices.values();
+            voices.any(
+                |voice| matches!(voice, Voice::Answered(answer) if answer.id == line.id && answer.leader.is_some()),
+            )
+        };
+        let voters = self.world.list.iter().flat_map(|list| list.voters());
+        let stay: Vec<_> = voters.filter(|line| line.id != id).collect();
+        if stay.iter().filter(well).count() < stay.len() / 2 + 1 {
+            all.push((name::QUORUM, format!("{effect} leaves no quorum")));
+        }
+    }
+
+    fn stopped(&self, effect: &Effect, member: &MemberName, how: Stop, stopped: usize, all: &mut Vec<Breach>) {
+        let restores = self.plan.record.restoring().is_some();
+        if how == Stop::Replaced && !restores {
+            all.push((name::RESTORE_PROVEN, format!("{effect} without a restore")));
+        }
+        if how == Stop::Hibernate && !self.intent.hibernate {
+            all.push((name::QUORUM, format!("{effect} without spec.hibernate")));
+        }
+        let recovers = self.plan.record.recovery.is_some() || self.record.recovery.is_some() || restores;
+        if recovers || (how == Stop::Hibernate && self.intent.hibernate) {
+            return;
+        }
+        if how == Stop::Gone && self.listed.contains_key(member) {
+            all.push((name::DATA, format!("{effect}: it has not left the list")));
+        }
+        let voter = self.is_healthy_voter(member);
+        let (healthy, voters, quorum) = (self.healthy_voters, self.all_voters, self.all_voters / 2 + 1);
+        if voter && healthy >= quorum && voters >= 3 && healthy - stopped < quorum {
+            let why = format!("{effect} leaves {} of {voters} voters", healthy - stopped);
+            all.push((name::QUORUM, why));
+        }
+        if stopped > 1 {
+            all.push((name::QUORUM, format!("{effect}: two members stopped in one round")));
+        }
+        let leads = self.listed.get(member).is_some_and(|line| self.leads(line.id));
+        if leads && voter && self.can_hand_over(member) && healthy > 1 {
+            all.push((name::LEADER, effect.to_string()));
+        }
+        if self.world.list.is_none() && self.answers(member) {
+            all.push((name::QUORUM, format!("{effect}: it answers and nobody proves a list")));
+        }
+        if voter && how == Stop::Restart && self.is_as_wished(member) {
+            all.push((name::NO_RESTART, format!("{effect}: it is as wished")));
+        }
+    }
+
+    fn is_as_wished(&self, member: &MemberName) -> bool {
+        self.world.pods.get(member).is_some_and(|pod| {
+            pod.template == self.intent.template
+                && Some(&pod.version) == self.plan.record.target.as_ref()
+                && !pod.ended
+                && pod.trusts.as_ref() == self.world.trust.as_ref().map(|trust| &trust.bundle)
+        })
+    }
+
+    /// Without a proven list, somebody who answers says so.
+    fn never_started(&self, member: &MemberName) -> bool {
+        let mut lists = self.world.voices.values().filter_map(|voice| match voice {
+            Voice::Answered(answer) => Some(&answer.list),
+            Voice::Silent(_) => None,
+        });
+        let unstarted = lists.any(|list| {
+            let mut lines = list.iter().filter(|line| line.name.is_none());
+            lines.any(|line| members::owner(self.intent, line).as_ref() == Some(member))
+        });
+        self.world.list.is_none() && unstarted
+    }
+
+    fn created(&self, effect: &Effect, member: &MemberName, launch: &Launch, all: &mut Vec<Breach>) {
+        let votes = |line: &Listed| line.name.is_some() && !line.learner;
+        if matches!(launch, Launch::Join { .. }) && self.listed.get(member).is_some_and(votes) {
+            all.push((name::MEMORY, format!("{effect}: it votes already")));
+        }
+        let bootstrap = self.record.bootstrap.as_ref();
+        let begun = bootstrap.is_some_and(|bootstrap| bootstrap.cluster.is_some());
+        if begun && matches!(launch, Launch::Seed { .. } | Launch::Static { .. }) {
+            let why = format!("{effect}: the record says that it has begun");
+            all.push((name::ONE_BOOTSTRAP, why));
+        }
+    }
+
+    /// One change of the list in a plan, but for learners where etcd takes several.
+    fn changes(&self, all: &mut Vec<Breach>) {
+        let count = |is: fn(&Effect) -> bool| self.plan.effects.iter().filter(|effect| is(effect)).count();
+        let learners = count(|effect| matches!(effect, Effect::AddMember { learner: true, .. }));
+        let changes = count(|effect| {
+            matches!(
+                effect,
+                Effect::AddMember { learner: false, .. }
+                    | Effect::Promote { .. }
+                    | Effect::RemoveMember { .. }
+                    | Effect::ReleaseMember { .. }
+            )
+        });
+        let mut versions = self.world.pods.values().map(|pod| &pod.version);
+        let many = versions.all(|version| version.has_max_learners());
+        if changes + usize::from(learners > 0) > 1 || (learners > 1 && !many) {
+            let why = format!("{changes} changes and {learners} new learners in one plan");
+            all.push((name::ONE_CHANGE, why));
+        }
+    }
+
+    /// Who does nothing says what is waited for.
+    fn words(&self, all: &mut Vec<Breach>) {
+        let effects = &self.plan.effects;
+        let acts = effects.iter().any(|effect| !matches!(effect, Effect::Tell(_)));
         if !acts
-            && plan.report.waiting.is_empty()
-            && let Some(why) = not_as_wished(intent, world)
+            && self.plan.report.waiting.is_empty()
+            && let Some(why) = not_as_wished(self.intent, self.world)
         {
-            self.break_rule(name::WORDS, format!("nothing is done and nothing said, but {why}"));
+            all.push((name::WORDS, format!("nothing is done and nothing said, but {why}")));
         }
     }
 }
