@@ -1,6 +1,6 @@
 //! Does the operator have exactly the rights it uses? The API server's audit log tells what the operator's service account
-//! asked for; the shipped manifests tell what it may do. A request that was refused is a right that is missing, and after
-//! the whole suite a right that was never used is one too many.
+//! asked for; the shipped manifests tell what it may do. What a pod of the operator was refused and never granted is a right
+//! that is missing, and after the whole suite a right that was never used is one too many.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -48,6 +48,8 @@ impl fmt::Display for Right {
 #[derive(Default)]
 struct Asked {
     granted: BTreeSet<Right>,
+    /// What some pod was refused wherever it asked. One that was granted it before or after has the right: it asked while its
+    /// roles were being removed, or while the API server had not read them yet.
     refused: BTreeSet<Right>,
 }
 
@@ -84,6 +86,8 @@ fn asked(log: &Path, mark: u64) -> Result<Asked> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;
     let mut asked = Asked::default();
+    // By pod and namespace.
+    let (mut granted, mut refused) = (BTreeSet::new(), BTreeSet::new());
     // The last line may be half written.
     for event in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
         let (object, word) = (&event["objectRef"], |value: &Value| {
@@ -108,15 +112,18 @@ fn asked(log: &Path, mark: u64) -> Result<Asked> {
                 ..right.clone()
             });
         }
+        let pod = word(&event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0]);
+        let place = (pod, word(&object["namespace"]));
         // By the authorizer's word: a 403 also comes of a namespace that is being deleted.
-        let refused = event["annotations"]["authorization.k8s.io/decision"] == "forbid";
-        (if refused {
-            &mut asked.refused
+        if event["annotations"]["authorization.k8s.io/decision"] == "forbid" {
+            refused.insert((place, right));
         } else {
-            &mut asked.granted
-        })
-        .insert(right);
+            asked.granted.insert(right.clone());
+            granted.insert((place, right));
+        }
     }
+    let missing = refused.difference(&granted);
+    asked.refused = missing.map(|(_, right)| right.clone()).collect();
     Ok(asked)
 }
 
@@ -180,6 +187,33 @@ mod tests {
         assert_eq!(
             asked.refused.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["get secrets"]
+        );
+    }
+
+    #[test]
+    fn a_right_is_missing_where_it_was_never_granted() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let asks = |pod: &str, namespace: &str, decision: &str| {
+            let mut event: Value = serde_json::from_str(&event("get", "leases", decision)).unwrap();
+            event["user"]["extra"]["authentication.kubernetes.io/pod-name"] = serde_json::json!([pod]);
+            event["objectRef"]["namespace"] = namespace.into();
+            event.to_string()
+        };
+        let missing = |events: &[String]| {
+            std::fs::write(log.path(), events.join("\n")).unwrap();
+            asked(log.path(), 0).unwrap().refused.len()
+        };
+        let allowed = asks("a", "home", "allow");
+        assert_eq!(
+            missing(&[allowed.clone(), asks("a", "home", "forbid")]),
+            0,
+            "its roles were removed"
+        );
+        assert_eq!(missing(&[allowed.clone(), asks("a", "elsewhere", "forbid")]), 1);
+        assert_eq!(
+            missing(&[allowed, asks("b", "home", "forbid")]),
+            1,
+            "another pod's roles are others"
         );
     }
 
