@@ -313,10 +313,15 @@ async fn everyday(kubectl: &Kubectl) {
     forward.kill().await.expect("kubectl ends");
     follow.kill().await.expect("kubectl ends");
 
-    // A pod for one look around, attached to.
-    let look = ["sh", "-c", "echo looking; getent hosts web-0.nginx"];
+    // A pod for one look around, attached to. It waits for its word: as everywhere, what a program says before
+    // anybody is attached is in its log alone.
+    let look = ["sh", "-c", "read word; echo $word; getent hosts web-0.nginx"];
     let seen = kubectl
-        .with("run -i --rm --restart=Never --image=busybox look --", &look, "")
+        .with(
+            "run -i --rm --restart=Never --image=busybox look --",
+            &look,
+            "looking\n",
+        )
         .await;
     assert!(seen.contains("looking") && seen.contains("web-0.nginx"), "{seen}");
     // What is typed reaches the program, and so does the end of it.
