@@ -7,14 +7,18 @@ mod servers;
 mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use futures::TryStreamExt;
 use servers::{PASSWORD, Server, USER, aws_files, is_built};
 use stateward_api::agent::{BackupTask, InspectTask, Outcome, Place, Task};
 use stateward_api::store::{S3Store, StoreBlocks};
+use stateward_store::Store;
 use support::process::{agent, child, fill_mib, is_agent, roomy, this};
 use support::*;
+use tokio::io::AsyncWriteExt;
 
 /// Rounds of each, in turn; the medians are compared.
 const ROUNDS: usize = 3;
@@ -75,6 +79,7 @@ async fn main() {
     let mut peak = 0;
     let mut save = Vec::new();
     let mut took = vec![(Vec::new(), Vec::new()); places.len()];
+    let mut uploads = vec![Vec::new(); places.len()];
     for _ in 0..ROUNDS {
         let _gone = std::fs::remove_file(&saved);
         let mut etcdctl = Command::new(tools.join("etcdctl"));
@@ -83,6 +88,11 @@ async fn main() {
             .args(["--endpoints", &url(&etcd), "snapshot", "save"])
             .arg(&saved);
         save.push(timed(&mut etcdctl));
+        for ((_, place), upload) in places.iter().zip(&mut uploads) {
+            if let Some(store) = opened(place, &ground) {
+                upload.push(timed_upload(&store, &saved).await);
+            }
+        }
         for ((_, place), (sent, proven)) in places.iter().zip(&mut took) {
             let task = Task::Backup(BackupTask {
                 endpoints: vec![url(&etcd)],
@@ -104,16 +114,22 @@ async fn main() {
     }
     let save = median(save);
     report("etcdctl snapshot save", size, save, save);
-    for ((name, place), (sent, proven)) in places.iter().zip(took) {
+    for (((name, _), (sent, proven)), upload) in places.iter().zip(took).zip(uploads) {
         // A file in a folder is on disk when it is proven, not before.
-        if place.store.s3.is_some() {
+        if !upload.is_empty() {
+            report(
+                &format!("save by hand, then upload, {name}"),
+                size,
+                save + median(upload),
+                save,
+            );
             report(&format!("backup {name}"), size, median(sent), save);
         }
         report(&format!("proven backup {name}"), size, median(proven), save);
     }
 
     let mut tool = Vec::new();
-    let mut took = vec![Vec::new(); places.len()];
+    let mut took = vec![(Vec::new(), Vec::new()); places.len()];
     for round in 0..ROUNDS {
         let by_hand = ground.root().join(format!("by-hand-{round}"));
         let mut etcdutl = Command::new(tools.join("etcdutl"));
@@ -125,7 +141,10 @@ async fn main() {
         etcdutl.args(["--bump-revision", "1000000000", "--mark-compacted"]);
         tool.push(timed(&mut etcdutl));
         std::fs::remove_dir_all(&by_hand).expect("removed");
-        for ((_, place), took) in places.iter().zip(&mut took) {
+        for ((_, place), (fetches, took)) in places.iter().zip(&mut took) {
+            if let Some(store) = opened(place, &ground) {
+                fetches.push(timed_download(&store, &ground.root().join("by-hand")).await);
+            }
             ground.set_store(place.store.clone());
             let found = ground.inspect(InspectTask::default()).await.expect("a good backup");
             let data = ground.root().join(format!("restored-{round}/data"));
@@ -139,10 +158,51 @@ async fn main() {
     }
     let tool = median(tool);
     report("etcdutl snapshot restore", size, tool, tool);
-    for ((name, _), took) in places.iter().zip(took) {
+    for ((name, _), (fetches, took)) in places.iter().zip(took) {
+        if !fetches.is_empty() {
+            report(
+                &format!("fetch by hand, then etcdutl, {name}"),
+                size,
+                tool + median(fetches),
+                tool,
+            );
+        }
         report(&format!("restore {name}"), size, median(took), tool);
     }
-    println!("{:<40} {:>8.1} MiB", "peak memory of the agent", peak as f64 / 1024.0);
+    println!("{:<52} {:>8.1} MiB", "peak memory of the agent", peak as f64 / 1024.0);
+}
+
+/// The store of a place that is not a folder.
+fn opened(place: &Place, ground: &Ground) -> Option<Store> {
+    place.store.s3.as_ref()?;
+    let folder = &ground.folders().store;
+    Some(Store::open(&place.store, folder, folder).expect("a store"))
+}
+
+/// What a person does after a save: copies the file to the store, and proves nothing.
+async fn timed_upload(store: &Store, saved: &Path) -> Duration {
+    settle();
+    let started = Instant::now();
+    let file = tokio::fs::File::open(saved).await.expect("a file");
+    let pieces = tokio_util::io::ReaderStream::with_capacity(file, 1 << 20);
+    let stop = tokio_util::sync::CancellationToken::new();
+    store.put(store.key(), pieces, &stop).await.expect("uploaded");
+    started.elapsed()
+}
+
+/// And before a restore.
+async fn timed_download(store: &Store, into: &Path) -> Duration {
+    settle();
+    let started = Instant::now();
+    let mut pieces = store.get(store.key()).await.expect("a stream");
+    let mut file = tokio::fs::File::create(into).await.expect("a file");
+    while let Some(piece) = pieces.try_next().await.expect("a piece") {
+        file.write_all(&piece).await.expect("written");
+    }
+    file.flush().await.expect("written");
+    let took = started.elapsed();
+    std::fs::remove_file(into).expect("removed");
+    took
 }
 
 fn median(mut all: Vec<Duration>) -> Duration {
@@ -159,7 +219,7 @@ fn report(what: &str, size: i64, took: Duration, base: Duration) {
     let rate = size as f64 / f64::from(1 << 20) / took.as_secs_f64();
     let ratio = 100.0 * base.as_secs_f64() / took.as_secs_f64();
     println!(
-        "{what:<40} {:>8.2} s {rate:>8.0} MiB/s {ratio:>6.0} %",
+        "{what:<52} {:>8.2} s {rate:>8.0} MiB/s {ratio:>6.0} %",
         took.as_secs_f64()
     );
 }

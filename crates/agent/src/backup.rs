@@ -20,7 +20,8 @@ use crate::Folders;
 use crate::chain;
 use crate::failure::{corrupt, failure, of_etcd, of_key, of_put, of_snapshot, of_store};
 use crate::inspect::snapshots;
-use crate::place::{Opening, sha256};
+use crate::passed::{Follower, Passed};
+use crate::place::Opening;
 use crate::source::{Member, best};
 use crate::stop::Stop;
 
@@ -115,6 +116,8 @@ async fn upload(opening: &Opening, member: &Member, key: &str, stop: &Stop) -> R
     let endpoint = member.endpoint.clone();
     let pieces = pieces.map_err(move |error| of_snapshot(&error, &endpoint));
     let packed = pack(pieces, &opening.packing).map_err(|error| of_key(&error))?;
+    let follower = Follower::default();
+    let packed = follower.follow(packed);
     let ended = || failure("SnapshotIncomplete", "the snapshot did not end", true);
     let started = Instant::now();
     let (mut said, mut sent) = ((None, String::new()), started);
@@ -123,7 +126,8 @@ async fn upload(opening: &Opening, member: &Member, key: &str, stop: &Stop) -> R
         info!("sent in {:?}; reading back", sent - started);
         let sound = sound.get().ok_or_else(ended)?;
         let proven;
-        (proven, said) = tokio::join!(prove(opening, key, back, sound), ask_source(member, &sound.opened));
+        let sent = (sound, follower.passed());
+        (proven, said) = tokio::join!(prove(opening, key, back, sent), ask_source(member, &sound.opened));
         proven
     };
     let stored = opening.store.put_checked(key, packed, stop.token(), check).await;
@@ -145,14 +149,14 @@ async fn prove(
     opening: &Opening,
     key: &str,
     back: BoxStream<'static, Result<Bytes, StoreError>>,
-    sent: &Sound,
+    (sound, sent): (&Sound, Passed),
 ) -> Result<(), Failure> {
-    let found = if opening.packing.is_plain() {
-        sha256(back).await?
+    let same = if opening.packing.is_plain() {
+        Passed::of(back).await.map_err(|error| of_store(&error))? == sent
     } else {
-        opening.judge(key, opening.unpacked(back), None).await?.sha256()
+        opening.judge(key, opening.unpacked(back), None).await?.whole == sound.whole
     };
-    if found == sent.sha256() {
+    if same {
         return Ok(());
     }
     let mut failure = corrupt(&opening.store.location(key), "what is read back is not what was sent");

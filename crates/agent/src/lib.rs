@@ -13,6 +13,7 @@ mod follow;
 mod inspect;
 mod member;
 mod outcome;
+mod passed;
 mod place;
 mod progress;
 mod prove;

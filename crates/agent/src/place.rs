@@ -6,10 +6,9 @@ use std::path::Path;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
-use sha2::{Digest, Sha256};
 use stateward_api::agent::{Failure, Place};
 use stateward_api::etcd_backup::Compression;
-use stateward_etcd::{Aside, Passing, Sound, hex};
+use stateward_etcd::{Aside, Passing, Sound};
 use stateward_store::{Error as StoreError, Key, Packing, Store, UnpackError, unpack};
 
 use crate::Folders;
@@ -82,16 +81,6 @@ impl Opening {
 /// The unpacked content of a file, as it comes.
 pub(crate) trait Content: Stream<Item = Result<Bytes, UnpackError<StoreError>>> + Send {}
 impl<S: Stream<Item = Result<Bytes, UnpackError<StoreError>>> + Send> Content for S {}
-
-/// The SHA-256 of what is read, in hexadecimal.
-pub(crate) async fn sha256(mut pieces: BoxStream<'static, Result<Bytes, StoreError>>) -> Result<String, Failure> {
-    let take = |hash: &mut Sha256, piece: &[u8]| hash.update(piece);
-    let hash = Aside::start(Sha256::new(), take, |hash| hex(&hash.finalize()));
-    while let Some(piece) = pieces.next().await {
-        hash.take(piece.map_err(|error| of_store(&error))?).await;
-    }
-    hash.finish().await.map_err(|ended| interrupted(&ended))
-}
 
 /// A file that is written beside what else is done with its pieces.
 fn written(path: &Path) -> Result<Aside<std::io::Result<()>>, Failure> {

@@ -27,6 +27,8 @@ const STALE: Duration = Duration::from_secs(3600);
 /// A store that was opened, with the `path` it was opened for.
 pub struct Store {
     objects: Arc<dyn ObjectStore>,
+    /// The same without a signature over every byte, for what is read back and judged anyway.
+    unsigned: Arc<dyn ObjectStore>,
     /// Lists by any prefix, not only by whole folders. Folders have none.
     pages: Option<Arc<dyn PaginatedListStore>>,
     bucket: String,
@@ -62,12 +64,18 @@ impl Store {
         key: String,
     ) -> Self {
         Self {
+            unsigned: objects.clone(),
             objects,
             pages,
             bucket,
             key,
             folder: None,
         }
+    }
+
+    pub(crate) fn with_unsigned(mut self, unsigned: Arc<dyn ObjectStore>) -> Self {
+        self.unsigned = unsigned;
+        self
     }
 
     pub(crate) fn in_folder(mut self, folder: &FsPath) -> Self {
@@ -131,8 +139,8 @@ impl Store {
         pieces: impl Stream<Item = Result<Bytes, E>> + Send,
         stop: &CancellationToken,
     ) -> Result<u64, PutError<E>> {
-        self.put_checked(key, pieces, stop, |_| std::future::ready(Ok(())))
-            .await
+        let nothing = |_| std::future::ready(Ok(()));
+        self.write(key, pieces, stop, (&self.objects, nothing)).await
     }
 
     /// As [`Store::put`], and what is read back must be approved by `check`. In a folder the file has no name until then;
@@ -147,10 +155,29 @@ impl Store {
     where
         C: Future<Output = Result<(), E>>,
     {
+        self.write(key, pieces, stop, (&self.unsigned, check)).await
+    }
+
+    async fn write<E, C>(
+        &self,
+        key: &str,
+        pieces: impl Stream<Item = Result<Bytes, E>> + Send,
+        stop: &CancellationToken,
+        (objects, check): (
+            &Arc<dyn ObjectStore>,
+            impl FnOnce(BoxStream<'static, Result<Bytes, Error>>) -> C,
+        ),
+    ) -> Result<u64, PutError<E>>
+    where
+        C: Future<Output = Result<(), E>>,
+    {
         let path = self.path(key).map_err(PutError::Store)?;
         match &self.folder {
             Some(root) => self.stage(root, key, pieces, stop, check).await,
-            None => self.send(key, path, pieces, stop, check).await,
+            None => {
+                self.send(Upload::new(objects.clone(), path), key, pieces, stop, check)
+                    .await
+            }
         }
     }
 
@@ -204,8 +231,8 @@ impl Store {
 
     async fn send<E, C>(
         &self,
+        mut upload: Upload,
         key: &str,
-        path: Path,
         pieces: impl Stream<Item = Result<Bytes, E>> + Send,
         stop: &CancellationToken,
         check: impl FnOnce(BoxStream<'static, Result<Bytes, Error>>) -> C,
@@ -216,7 +243,6 @@ impl Store {
         let wrong = |error: object_store::Error| PutError::Store(self.error(&error, "writing", key));
         let stopped = || PutError::Store(Error::interrupted());
         let mut pieces = std::pin::pin!(pieces);
-        let mut upload = Upload::new(self.objects.clone(), path.clone());
         let moved = async {
             while let Some(piece) = pieces.next().await {
                 upload.take(piece.map_err(PutError::Source)?).await.map_err(wrong)?;
@@ -231,6 +257,7 @@ impl Store {
             upload.abort().await;
             return Err(error);
         }
+        let path = upload.path().clone();
         let size = upload.complete().await.map_err(wrong)?;
         let back = read_object(self.objects.clone(), path, self.location(key));
         let checked = tokio::select! {

@@ -172,18 +172,21 @@ fn amazon(
         }
         None => AmazonS3Builder::from_env(),
     };
-    let store = builder
+    let builder = builder
         .with_bucket_name(bucket)
         .with_region(region)
         .with_endpoint(&address.endpoint)
         .with_virtual_hosted_style_request(address.in_host)
         .with_client_options(roots::client(secrets)?)
-        .with_retry(retries())
-        // TLS protects the payload already; without it, the signature covers it.
-        .with_unsigned_payload(address.endpoint.starts_with("https://"))
-        .build();
-    let store = Arc::new(built(store, bucket)?);
-    Ok(Store::new(store.clone(), Some(store), bucket.to_owned(), key))
+        .with_retry(retries());
+    // TLS protects the payload already; without it, the signature covers what nobody reads back.
+    let unsigned = Arc::new(built(builder.clone().with_unsigned_payload(true).build(), bucket)?);
+    let store = if address.endpoint.starts_with("https://") {
+        unsigned.clone()
+    } else {
+        Arc::new(built(builder.build(), bucket)?)
+    };
+    Ok(Store::new(store.clone(), Some(store), bucket.to_owned(), key).with_unsigned(unsigned))
 }
 
 fn abs(block: &AbsStore, secrets: &Path) -> Result<Store, Error> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload, Result};
 use tokio::task::JoinSet;
@@ -20,7 +20,9 @@ pub(crate) struct Upload {
     /// None until the first part is full: what fits in one part is written at once.
     multipart: Option<Box<dyn MultipartUpload>>,
     under_way: JoinSet<Result<()>>,
-    part: BytesMut,
+    /// The part that is being filled, as the pieces came, and its size.
+    part: Vec<Bytes>,
+    filled: usize,
     written: u64,
 }
 
@@ -31,20 +33,23 @@ impl Upload {
             path,
             multipart: None,
             under_way: JoinSet::new(),
-            part: BytesMut::new(),
+            part: Vec::new(),
+            filled: 0,
             written: 0,
         }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(crate) async fn take(&mut self, mut piece: Bytes) -> Result<()> {
         self.written += piece.len() as u64;
         while !piece.is_empty() {
-            if self.part.capacity() == 0 {
-                self.part.reserve(PART);
-            }
-            let fits = piece.split_to(piece.len().min(PART - self.part.len()));
-            self.part.extend_from_slice(&fits);
-            if self.part.len() == PART {
+            let fits = piece.split_to(piece.len().min(PART - self.filled));
+            self.filled += fits.len();
+            self.part.push(fits);
+            if self.filled == PART {
                 self.send().await?;
             }
         }
@@ -52,7 +57,7 @@ impl Upload {
     }
 
     async fn send(&mut self) -> Result<()> {
-        let part = std::mem::take(&mut self.part).freeze();
+        let part = self.filled_part();
         while self.under_way.len() >= UNDER_WAY {
             self.one_done().await?;
         }
@@ -60,9 +65,14 @@ impl Upload {
             self.multipart = Some(self.objects.put_multipart(&self.path).await?);
         }
         if let Some(multipart) = &mut self.multipart {
-            self.under_way.spawn(multipart.put_part(PutPayload::from_bytes(part)));
+            self.under_way.spawn(multipart.put_part(part));
         }
         Ok(())
+    }
+
+    fn filled_part(&mut self) -> PutPayload {
+        self.filled = 0;
+        std::mem::take(&mut self.part).into_iter().collect()
     }
 
     async fn one_done(&mut self) -> Result<()> {
@@ -86,12 +96,11 @@ impl Upload {
 
     /// The file appears. Returns its size.
     pub(crate) async fn complete(mut self) -> Result<u64> {
-        let done = match &mut self.multipart {
-            Some(multipart) => multipart.complete().await.map(|_| ()),
-            None => {
-                let whole = PutPayload::from_bytes(std::mem::take(&mut self.part).freeze());
-                self.objects.put(&self.path, whole).await.map(|_| ())
-            }
+        let done = if let Some(multipart) = &mut self.multipart {
+            multipart.complete().await.map(|_| ())
+        } else {
+            let whole = self.filled_part();
+            self.objects.put(&self.path, whole).await.map(|_| ())
         };
         let written = self.written;
         if done.is_err() {

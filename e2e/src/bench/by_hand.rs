@@ -93,7 +93,10 @@ impl<'a> ByHand<'a> {
         let survivor = self.members.iter().find(|member| *member != lost).cloned();
         let survivor = self.answers(&survivor.context("no survivor")?).await?;
         let id = self.id(&survivor, lost).await?;
-        survivor.member_remove(id).await?;
+        insist("the lost member to be removed", async || {
+            survivor.member_remove(id).await.map(drop)
+        })
+        .await?;
         let (pods, claims) = (self.test.pods(), self.test.claims());
         let (now, in_background) = (DeleteParams::default().grace_period(0), DeleteParams::default());
         let claim = names::claim(&lost.0);
@@ -120,8 +123,16 @@ impl<'a> ByHand<'a> {
         self.serves().await
     }
 
-    pub(crate) fn members(&self) -> &[MemberName] {
-        &self.members
+    /// A member that does not lead: the operator's side of a figure loses a follower too.
+    pub(crate) async fn follower(&self) -> Result<MemberName> {
+        for member in &self.members {
+            let status = self.answers(member).await?.status().await?;
+            let id = status.header.map(|header| header.member_id);
+            if status.leader != 0 && id != Some(status.leader) {
+                return Ok(member.clone());
+            }
+        }
+        bail!("no follower among {:?}", self.members)
     }
 
     /// Everything is deleted; returns when the pods are gone.

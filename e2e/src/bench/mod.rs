@@ -124,47 +124,53 @@ async fn measure(
         test.usual = VERSION.into();
     }
     let took = side(&test, what).await;
-    test.clean_up().await?;
-    took
+    let cleaned = test.clean_up().await;
+    let took = took?;
+    cleaned.map(|()| took)
 }
 
 async fn by_script(test: &Test, what: What) -> Result<Duration> {
-    let cluster = |name: &str| ByHand::new(test, name, 3, &test.usual);
+    let clusters = match what {
+        What::Create { clusters, .. } => clusters,
+        What::LostVolume | What::DeletedPod => 1,
+    };
+    let mut all = (0..clusters)
+        .map(|number| ByHand::new(test, &format!("hand-{number}"), 3, &test.usual))
+        .collect::<Result<Vec<_>>>()?;
+    let took = script(test, what, &mut all).await;
+    let deleted = try_join_all(all.iter().map(ByHand::delete)).await;
+    let took = took?;
+    deleted.map(|_| took)
+}
+
+async fn script(test: &Test, what: What, all: &mut [ByHand<'_>]) -> Result<Duration> {
     match what {
-        What::Create { bootstrap, clusters } => {
-            let all = (0..clusters)
-                .map(|number| cluster(&format!("hand-{number}")))
-                .collect::<Result<Vec<_>>>()?;
+        What::Create { bootstrap, .. } => {
             let started = Instant::now();
             match bootstrap {
                 "Parallel" => drop(try_join_all(all.iter().map(ByHand::parallel)).await?),
                 _ => drop(try_join_all(all.iter().map(ByHand::seed_then_join)).await?),
             }
-            let took = started.elapsed();
-            try_join_all(all.iter().map(ByHand::delete)).await?;
-            Ok(took)
+            Ok(started.elapsed())
         }
         What::LostVolume => {
-            let mut cluster = cluster("hand")?;
+            let cluster = &mut all[0];
             cluster.parallel().await?;
             settle_connections().await;
-            let lost = cluster.members()[1].clone();
+            let lost = cluster.follower().await?;
             let fault = Fault::LoseVolume(test.namespace.clone(), lost.0.clone());
             let started = Instant::now();
             test.fault(fault).await?;
             cluster.replace(&lost).await?;
-            let took = started.elapsed();
-            cluster.delete().await?;
-            Ok(took)
+            Ok(started.elapsed())
         }
         What::DeletedPod => {
-            let cluster = cluster("hand")?;
+            let cluster = &all[0];
             cluster.parallel().await?;
+            let member = cluster.follower().await?;
             let started = Instant::now();
-            cluster.restart(&cluster.members()[1]).await?;
-            let took = started.elapsed();
-            cluster.delete().await?;
-            Ok(took)
+            cluster.restart(&member).await?;
+            Ok(started.elapsed())
         }
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use stateward_api::names;
 use stateward_etcd::Tls;
 
-use super::tls::{apply_secret, member_pods, secrets, with_fresh_certificates};
+use super::tls::{apply_secret, member_pods, secrets, static_tls, with_fresh_certificates};
 use crate::cert_manager::{self, Controller};
 use crate::certificates::Authority;
 use crate::definitions::{self, CERT_MANAGER};
@@ -216,6 +216,22 @@ pub(crate) async fn authority_of_the_issuer_rotated(test: &Test) -> Result<Strin
     })
     .await
     .with_context(|| controller.last_words())?;
+    // and when one edit asks for the user's own certificates instead
+    let own = Authority::new("own")?;
+    for secret in own.secrets("c", &test.namespace, &[&own])? {
+        apply_secret(test, &secret).await?;
+    }
+    let mut tls = static_tls();
+    tls["static"]["overlapSeconds"] = json!(2);
+    tls["certManager"] = Value::Null;
+    with_fresh_certificates(test, &writer, async {
+        test.edit("c", json!({ "TLS": tls })).await?;
+        trusted(test, &own, &own).await?;
+        test.settled("c", 180).await?;
+        writer.goes_on(50, 60).await
+    })
+    .await?;
+    // then it was a rotation like any other
     ensure!(test.cluster_id("c").await? == id, "it is another cluster");
     let written = writer.finish().await?.without_a_wait()?;
     finished(test, controller, written).await

@@ -16,6 +16,7 @@ mod restore;
 mod scale;
 mod spec;
 mod tls;
+mod tls_rotation;
 mod upgrade;
 
 use anyhow::Result;
@@ -111,12 +112,12 @@ scenarios! {
     tls::tls_switched_on_and_off 400;
     tls::tls_static 600;
     tls::tls_static_authority_changed_by_the_user 900;
-    tls::tls_static_becomes_auto 600;
-    tls::tls_auto_becomes_static 600;
-    tls::tls_authority_rotated 600;
-    tls::tls_authority_of_the_user_replaced 900;
-    tls::tls_authority_rotated_under_a_continuous_backup 900;
-    tls::tls_authority_rotated_while_the_operator_dies alone 900;
+    tls_rotation::tls_static_becomes_auto 600;
+    tls_rotation::tls_auto_becomes_static 600;
+    tls_rotation::tls_authority_rotated 600;
+    tls_rotation::tls_authority_of_the_user_replaced 900;
+    tls_rotation::tls_authority_rotated_under_a_continuous_backup 900;
+    tls_rotation::tls_authority_rotated_while_the_operator_dies alone 900;
     cert_manager::tls_by_cert_manager [CertManager] 2400;
     cert_manager::authority_of_the_issuer_rotated [CertManager] 2400;
     cert_manager::peers_have_an_issuer_of_their_own [CertManager] 2400;
