@@ -42,7 +42,7 @@ async fn main() {
     let mut places = vec![("in a folder", ground.place())];
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
     // It keeps what was replaced for some minutes.
-    let room = u32::try_from((ROUNDS + 3) * mib).unwrap_or(u32::MAX);
+    let room = u32::try_from((2 * ROUNDS + 3) * mib).unwrap_or(u32::MAX);
     let servers: Vec<_> = [("in S3 (in memory)", Some(room)), ("in S3 (on the same disk)", None)]
         .into_iter()
         .filter(|_| is_built("minio"))
