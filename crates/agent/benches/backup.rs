@@ -78,8 +78,7 @@ async fn main() {
     let saved = ground.root().join("saved");
     let mut peak = 0;
     let mut save = Vec::new();
-    let mut took = vec![(Vec::new(), Vec::new()); places.len()];
-    let mut uploads = vec![Vec::new(); places.len()];
+    let mut took = vec![(Vec::new(), Vec::new(), Vec::new()); places.len()];
     for _ in 0..ROUNDS {
         let _gone = std::fs::remove_file(&saved);
         let mut etcdctl = Command::new(tools.join("etcdctl"));
@@ -87,42 +86,35 @@ async fn main() {
             .env("ETCDCTL_API", "3")
             .args(["--endpoints", &url(&etcd), "snapshot", "save"])
             .arg(&saved);
-        save.push(timed(&mut etcdctl));
-        for ((_, place), upload) in places.iter().zip(&mut uploads) {
+        save.push(timed(&etcd, || output(&mut etcdctl)).0);
+        for ((_, place), (uploads, sent, proven)) in places.iter().zip(&mut took) {
             if let Some(store) = opened(place, &ground) {
-                upload.push(timed_upload(&store, &saved).await);
+                uploads.push(upload(&store, &saved).await);
             }
-        }
-        for ((_, place), (sent, proven)) in places.iter().zip(&mut took) {
             let task = Task::Backup(BackupTask {
                 endpoints: vec![url(&etcd)],
                 place: place.clone(),
                 ..BackupTask::default()
             });
-            settle();
-            let (time, memory, said) = child(this(&[]), &task, &ground, &tools);
+            let (cost, (memory, said)) = timed(&etcd, || child(this(&[]), &task, &ground, &tools));
             let Outcome::BackedUp(done) = said else {
                 panic!("{said:?}")
             };
             // The time of the process goes to both.
             let millis = |millis: i64| Duration::from_millis(millis.try_into().expect("a time"));
             let reading_back = millis(done.record.duration_millis).saturating_sub(millis(done.sent_millis));
-            sent.push(time.saturating_sub(reading_back));
-            proven.push(time);
+            sent.push(Cost::of(cost.time.saturating_sub(reading_back)));
+            proven.push(cost);
             peak = peak.max(memory);
         }
     }
     let save = median(save);
     report("etcdctl snapshot save", size, save, save);
-    for (((name, _), (sent, proven)), upload) in places.iter().zip(took).zip(uploads) {
+    for ((name, _), (uploads, sent, proven)) in places.iter().zip(took) {
         // A file in a folder is on disk when it is proven, not before.
-        if !upload.is_empty() {
-            report(
-                &format!("save by hand, then upload, {name}"),
-                size,
-                save + median(upload),
-                save,
-            );
+        if !uploads.is_empty() {
+            let by_hand = Cost::of(save.time + median(uploads).time);
+            report(&format!("save by hand, then upload, {name}"), size, by_hand, save);
             report(&format!("backup {name}"), size, median(sent), save);
         }
         report(&format!("proven backup {name}"), size, median(proven), save);
@@ -139,19 +131,18 @@ async fn main() {
             .arg("--data-dir")
             .arg(&by_hand);
         etcdutl.args(["--bump-revision", "1000000000", "--mark-compacted"]);
-        tool.push(timed(&mut etcdutl));
+        tool.push(timed(&etcd, || output(&mut etcdutl)).0);
         std::fs::remove_dir_all(&by_hand).expect("removed");
         for ((_, place), (fetches, took)) in places.iter().zip(&mut took) {
             if let Some(store) = opened(place, &ground) {
-                fetches.push(timed_download(&store, &ground.root().join("by-hand")).await);
+                fetches.push(download(&store, &ground.root().join("by-hand")).await);
             }
             ground.set_store(place.store.clone());
             let found = ground.inspect(InspectTask::default()).await.expect("a good backup");
             let data = ground.root().join(format!("restored-{round}/data"));
             let task = Task::Restore(ground.restore_task(&found, 1_000_000_000, &data));
-            settle();
-            let (time, memory, _) = child(this(&[]), &task, &ground, &tools);
-            took.push(time);
+            let (cost, (memory, _)) = timed(&etcd, || child(this(&[]), &task, &ground, &tools));
+            took.push(cost);
             peak = peak.max(memory);
             std::fs::remove_dir_all(&data).expect("removed");
         }
@@ -160,16 +151,58 @@ async fn main() {
     report("etcdutl snapshot restore", size, tool, tool);
     for ((name, _), (fetches, took)) in places.iter().zip(took) {
         if !fetches.is_empty() {
-            report(
-                &format!("fetch by hand, then etcdutl, {name}"),
-                size,
-                tool + median(fetches),
-                tool,
-            );
+            let by_hand = Cost::of(tool.time + median(fetches).time);
+            report(&format!("fetch by hand, then etcdutl, {name}"), size, by_hand, tool);
         }
         report(&format!("restore {name}"), size, median(took), tool);
     }
-    println!("{:<52} {:>8.1} MiB", "peak memory of the agent", peak as f64 / 1024.0);
+    println!("{:<54} {:>8.1} MiB", "peak memory of the agent", peak as f64 / 1024.0);
+}
+
+/// What something took.
+#[derive(Clone, Copy)]
+struct Cost {
+    time: Duration,
+    /// Seconds of processors that the program and etcd took together: those of a store's server are not in it, which is another
+    /// machine's in real life. None where nobody counted.
+    processors: Option<f64>,
+}
+
+impl Cost {
+    fn of(time: Duration) -> Self {
+        Self { time, processors: None }
+    }
+}
+
+/// Nobody is to wait for what the one before has written.
+fn settle() {
+    let _best_effort = Command::new("sync").status();
+}
+
+/// How long a program that is started and waited for takes.
+fn timed<T>(etcd: &Etcd, work: impl FnOnce() -> T) -> (Cost, T) {
+    settle();
+    let (before, started) = (processors(etcd), Instant::now());
+    let done = work();
+    let cost = Cost {
+        time: started.elapsed(),
+        processors: Some(processors(etcd) - before),
+    };
+    (cost, done)
+}
+
+/// Seconds that etcd and every program that was waited for have taken so far, in the kernel's ticks of 10 ms.
+fn processors(etcd: &Etcd) -> f64 {
+    let ticks = |process: &str, fields: [usize; 2]| {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("a process");
+        // The name of the program, in brackets, may hold anything.
+        let fixed: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks = fields
+            .iter()
+            .map(|field| fixed[field - 3].parse::<f64>().expect("a number"));
+        ticks.sum::<f64>()
+    };
+    (ticks("self", [16, 17]) + ticks(&etcd.id().to_string(), [14, 15])) / 100.0
 }
 
 /// The store of a place that is not a folder.
@@ -180,18 +213,18 @@ fn opened(place: &Place, ground: &Ground) -> Option<Store> {
 }
 
 /// What a person does after a save: copies the file to the store, and proves nothing.
-async fn timed_upload(store: &Store, saved: &Path) -> Duration {
+async fn upload(store: &Store, saved: &Path) -> Cost {
     settle();
     let started = Instant::now();
     let file = tokio::fs::File::open(saved).await.expect("a file");
     let pieces = tokio_util::io::ReaderStream::with_capacity(file, 1 << 20);
     let stop = tokio_util::sync::CancellationToken::new();
     store.put(store.key(), pieces, &stop).await.expect("uploaded");
-    started.elapsed()
+    Cost::of(started.elapsed())
 }
 
 /// And before a restore.
-async fn timed_download(store: &Store, into: &Path) -> Duration {
+async fn download(store: &Store, into: &Path) -> Cost {
     settle();
     let started = Instant::now();
     let mut pieces = store.get(store.key()).await.expect("a stream");
@@ -200,34 +233,28 @@ async fn timed_download(store: &Store, into: &Path) -> Duration {
         file.write_all(&piece).await.expect("written");
     }
     file.flush().await.expect("written");
-    let took = started.elapsed();
+    let took = Cost::of(started.elapsed());
     std::fs::remove_file(into).expect("removed");
     took
 }
 
-fn median(mut all: Vec<Duration>) -> Duration {
-    all.sort();
+fn output(command: &mut Command) {
+    let done = command.stdin(Stdio::null()).output().expect("the tool runs");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// By time.
+fn median(mut all: Vec<Cost>) -> Cost {
+    all.sort_by_key(|cost| cost.time);
     all[all.len() / 2]
 }
 
-/// Nobody is to wait for what the one before has written.
-fn settle() {
-    let _best_effort = Command::new("sync").status();
-}
-
-fn report(what: &str, size: i64, took: Duration, base: Duration) {
-    let rate = size as f64 / f64::from(1 << 20) / took.as_secs_f64();
-    let ratio = 100.0 * base.as_secs_f64() / took.as_secs_f64();
-    println!(
-        "{what:<52} {:>8.2} s {rate:>8.0} MiB/s {ratio:>6.0} %",
-        took.as_secs_f64()
-    );
-}
-
-fn timed(command: &mut Command) -> Duration {
-    settle();
-    let started = Instant::now();
-    let done = command.stdin(Stdio::null()).output().expect("the tool runs");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    started.elapsed()
+fn report(what: &str, size: i64, took: Cost, base: Cost) {
+    let seconds = took.time.as_secs_f64();
+    let rate = size as f64 / f64::from(1 << 20) / seconds;
+    let ratio = 100.0 * base.time.as_secs_f64() / seconds;
+    let processors = took
+        .processors
+        .map_or(String::new(), |seconds| format!("{seconds:.1} s of processors"));
+    println!("{what:<54} {seconds:>8.2} s {rate:>8.0} MiB/s {ratio:>6.0} %   {processors}");
 }

@@ -324,7 +324,7 @@ async fn a_gibibyte_takes_less_than_100_mib() {
         ..plain.clone()
     };
     let run = |task: &Task, ground: &Ground| {
-        let (_, peak, said) = child(this(&AS_THE_AGENT), task, ground, &tools);
+        let (peak, said) = child(this(&AS_THE_AGENT), task, ground, &tools);
         assert!(peak < LIMIT, "{peak} KiB for {task:?}");
         (peak, said)
     };
@@ -438,7 +438,7 @@ async fn without_a_secret_the_identity_of_the_pod_is_used() {
         },
         ..BackupTask::default()
     });
-    let (_, _, said) = tokio::task::spawn_blocking(move || child(command, &task, &ground, &tools))
+    let (_, said) = tokio::task::spawn_blocking(move || child(command, &task, &ground, &tools))
         .await
         .expect("the agent");
     // then the token was changed for keys, and those were used

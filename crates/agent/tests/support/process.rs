@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stateward_agent::{Folders, Stop};
 use stateward_api::agent::{OUTCOME, Outcome, TASK, Task};
@@ -48,10 +48,9 @@ pub(crate) fn this(arguments: &[&str]) -> Command {
     command
 }
 
-/// Lets [`this`] do a task. Returns how long it took, its peak memory in KiB and what it said.
-pub(crate) fn child(mut this: Command, task: &Task, ground: &Ground, tools: &Path) -> (Duration, u64, Outcome) {
+/// Lets [`this`] do a task. Returns its peak memory in KiB and what it said.
+pub(crate) fn child(mut this: Command, task: &Task, ground: &Ground, tools: &Path) -> (u64, Outcome) {
     let outcome = ground.root().join("outcome");
-    let started = Instant::now();
     let done = this
         .env(TASK, serde_json::to_string(task).expect("a task"))
         .env(OUTCOME, &outcome)
@@ -60,7 +59,6 @@ pub(crate) fn child(mut this: Command, task: &Task, ground: &Ground, tools: &Pat
         .env("PATH", tools)
         .output()
         .expect("the agent runs");
-    let took = started.elapsed();
     assert!(
         done.status.success(),
         "the agent: {}",
@@ -69,7 +67,7 @@ pub(crate) fn child(mut this: Command, task: &Task, ground: &Ground, tools: &Pat
     let said: Outcome = serde_json::from_slice(&std::fs::read(&outcome).expect("last words")).expect("an outcome");
     assert!(!matches!(said, Outcome::Failed(_)), "{said:?}");
     let peak = std::fs::read_to_string(peak_file(&outcome)).expect("its memory");
-    (took, peak.trim().parse().expect("a number"), said)
+    (peak.trim().parse().expect("a number"), said)
 }
 
 /// Values of 64 KiB that do not compress, written by several writers at once.

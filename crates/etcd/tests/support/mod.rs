@@ -76,6 +76,11 @@ pub(crate) struct Start<'a> {
 }
 
 impl Etcd {
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The first member of a new cluster.
     pub(crate) fn first(program: &Program, extra: &[&str]) -> Self {
         let port = free_port();
