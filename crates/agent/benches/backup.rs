@@ -37,19 +37,12 @@ async fn main() {
     let etcd = roomy(&program);
     fill_mib(&etcd, mib).await;
     let mut ground = Ground::new(&program);
-    // In a folder a backup is restored where it is; from a server it has to be fetched. A server in memory shows what the
-    // agent does: one on this machine's disk waits for that disk together with etcd.
+    // In a folder a backup is restored where it is; from a server, here on the same disk, it has to be fetched.
     let mut places = vec![("in a folder", ground.place())];
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    // It keeps what was replaced for some minutes.
-    let room = u32::try_from((2 * ROUNDS + 3) * mib).unwrap_or(u32::MAX);
-    let servers: Vec<_> = [("in S3 (in memory)", Some(room)), ("in S3 (on the same disk)", None)]
-        .into_iter()
-        .filter(|_| is_built("minio"))
-        .map(|(name, room)| (name, Server::minio_with_room(local, &["bucket"], room)))
-        .collect();
+    let minio = is_built("minio").then(|| Server::minio_with_room(local, &["bucket"], None));
     aws_files(&ground.folders().store, USER, PASSWORD);
-    for (name, minio) in &servers {
+    if let Some(minio) = &minio {
         let s3 = S3Store {
             path: "bucket/etcd.backup".into(),
             aws_secret: Some("aws".into()),
@@ -64,7 +57,7 @@ async fn main() {
             store,
             ..Place::default()
         };
-        places.push((name, place));
+        places.push(("in S3", place));
     }
     let size = until("a status", async || etcd.client().status().await.ok())
         .await
@@ -156,7 +149,7 @@ async fn main() {
         }
         report(&format!("restore {name}"), size, median(took), tool);
     }
-    println!("{:<54} {:>8.1} MiB", "peak memory of the agent", peak as f64 / 1024.0);
+    println!("{:<40} {:>8.1} MiB", "peak memory of the agent", peak as f64 / 1024.0);
 }
 
 /// What something took.
@@ -256,5 +249,5 @@ fn report(what: &str, size: i64, took: Cost, base: Cost) {
     let processors = took
         .processors
         .map_or(String::new(), |seconds| format!("{seconds:.1} s of processors"));
-    println!("{what:<54} {seconds:>8.2} s {rate:>8.0} MiB/s {ratio:>6.0} %   {processors}");
+    println!("{what:<40} {seconds:>8.2} s {rate:>8.0} MiB/s {ratio:>6.0} %   {processors}");
 }

@@ -60,11 +60,11 @@ impl Opening {
     pub(crate) async fn judge(&self, key: &str, content: impl Content, into: Option<&Path>) -> Result<Sound, Failure> {
         let location = self.store.location(key);
         let mut pieces = std::pin::pin!(content);
-        let passing = Passing::aside();
-        let file = into.map(written).transpose()?;
+        let mut passing = Passing::aside();
+        let mut file = into.map(written).transpose()?;
         while let Some(piece) = pieces.next().await {
             let piece = piece.map_err(|error| of_unpack(&error, &location))?;
-            if let Some(file) = &file {
+            if let Some(file) = &mut file {
                 file.take(piece.clone()).await;
             }
             passing.take(piece).await;

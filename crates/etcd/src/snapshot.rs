@@ -147,7 +147,7 @@ where
         sound,
     };
     futures::stream::unfold(state, |mut state| async move {
-        let passing = state.passing.take()?;
+        let mut passing = state.passing.take()?;
         let next = tokio::time::timeout(state.patience, state.pieces.next()).await;
         let item = match next {
             Err(_) => Err(Error::TimedOut(format!("no further piece within {:?}", state.patience)).into()),

@@ -10,8 +10,10 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Pieces that may wait to be written: as much memory as so many of them take.
-const AHEAD: usize = 16;
+/// Pieces are written in heaps of about this size: to wake a thread for each would cost more than to write it.
+const HEAP: usize = 512 << 10;
+/// Heaps that may wait to be written.
+const AHEAD: usize = 4;
 /// How much is written before the disk is told to take it. One that has nothing to do until the last byte has come makes
 /// everybody wait then.
 const EARLY: u64 = 32 << 20;
@@ -84,7 +86,10 @@ impl Staged {
 
 /// The writing of a staged file, beside the stream that it comes from.
 pub(crate) struct Writing {
-    pieces: mpsc::Sender<Bytes>,
+    heap: Vec<Bytes>,
+    /// Its bytes.
+    heaped: usize,
+    heaps: mpsc::Sender<Vec<Bytes>>,
     written: JoinHandle<io::Result<Written>>,
 }
 
@@ -96,7 +101,7 @@ pub(crate) struct Written {
 
 impl Writing {
     fn start(mut file: File) -> io::Result<Self> {
-        let (pieces, mut come) = mpsc::channel::<Bytes>(AHEAD);
+        let (heaps, mut come) = mpsc::channel::<Vec<Bytes>>(AHEAD);
         let (tell, told) = sync_channel::<()>(1);
         let clone = file.try_clone()?;
         let early = spawn_blocking(move || {
@@ -108,26 +113,41 @@ impl Writing {
         });
         let written = spawn_blocking(move || {
             let mut waits = 0;
-            while let Some(piece) = come.blocking_recv() {
-                file.write_all(&piece)?;
-                waits += piece.len() as u64;
+            while let Some(heap) = come.blocking_recv() {
+                for piece in &heap {
+                    file.write_all(piece)?;
+                    waits += piece.len() as u64;
+                }
                 if waits >= EARLY && begin_early(&tell) {
                     waits = 0;
                 }
             }
             Ok(Written { file, early })
         });
-        Ok(Self { pieces, written })
+        Ok(Self {
+            heap: Vec::new(),
+            heaped: 0,
+            heaps,
+            written,
+        })
     }
 
     /// Gives it a piece; waits while too many wait. False when writing has ended in an error, which the end tells.
-    pub(crate) async fn take(&self, piece: Bytes) -> bool {
-        self.pieces.send(piece).await.is_ok()
+    pub(crate) async fn take(&mut self, piece: Bytes) -> bool {
+        self.heaped += piece.len();
+        self.heap.push(piece);
+        self.heaped < HEAP || self.hand_over().await
+    }
+
+    async fn hand_over(&mut self) -> bool {
+        self.heaped = 0;
+        self.heaps.send(std::mem::take(&mut self.heap)).await.is_ok()
     }
 
     /// There are no more pieces.
-    pub(crate) async fn end(self) -> io::Result<Written> {
-        drop(self.pieces);
+    pub(crate) async fn end(mut self) -> io::Result<Written> {
+        self.hand_over().await;
+        drop(self.heaps);
         self.written.await?
     }
 }

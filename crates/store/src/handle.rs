@@ -201,7 +201,7 @@ impl Store {
             PutError::Store(self.error(&error, "writing", key))
         };
         let work = async {
-            let (staged, writing) = Staged::begin(&root.join(key)).map_err(failed)?;
+            let (staged, mut writing) = Staged::begin(&root.join(key)).map_err(failed)?;
             let mut pieces = std::pin::pin!(pieces);
             let mut size = 0;
             while let Some(piece) = pieces.next().await {
