@@ -40,7 +40,7 @@ async fn main() {
     // In a folder a backup is restored where it is; from a server, here on the same disk, it has to be fetched.
     let mut places = vec![("in a folder", ground.place())];
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let minio = is_built("minio").then(|| Server::minio_with_room(local, &["bucket"], None));
+    let minio = is_built("minio").then(|| Server::minio(local, &["bucket"]));
     aws_files(&ground.folders().store, USER, PASSWORD);
     if let Some(minio) = &minio {
         let s3 = S3Store {
