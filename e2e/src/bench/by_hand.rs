@@ -1,7 +1,7 @@
 //! The baseline: the same pods, claims and services made by a script, with the same procedure and without any operator.
 //! The script knows what it does, so it looks at nothing but what it waits for.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures::future::{try_join, try_join_all};
@@ -88,8 +88,9 @@ impl<'a> ByHand<'a> {
         self.serves().await
     }
 
-    /// What follows on the proof that a member's volume is lost: remove, add, start, promote.
-    pub(crate) async fn replace(&mut self, lost: &MemberName) -> Result<()> {
+    /// What follows on the proof that a member's volume is lost: remove, add, start, promote. Tells how long it took from the
+    /// removal on, since that is what shows the operator's proof.
+    pub(crate) async fn replace(&mut self, lost: &MemberName) -> Result<Duration> {
         let survivor = self.members.iter().find(|member| *member != lost).cloned();
         let survivor = self.answers(&survivor.context("no survivor")?).await?;
         let id = self.id(&survivor, lost).await?;
@@ -97,6 +98,7 @@ impl<'a> ByHand<'a> {
             survivor.member_remove(id).await.map(drop)
         })
         .await?;
+        let started = Instant::now();
         let (pods, claims) = (self.test.pods(), self.test.claims());
         let (now, in_background) = (DeleteParams::default().grace_period(0), DeleteParams::default());
         let claim = names::claim(&lost.0);
@@ -108,7 +110,8 @@ impl<'a> ByHand<'a> {
         self.start(&new, self.joining(&self.members)).await?;
         self.answers(&new).await?;
         self.promote(&survivor, &new).await?;
-        self.serves().await
+        self.serves().await?;
+        Ok(started.elapsed())
     }
 
     /// Deletes a pod and makes it again as soon as its name is free.
@@ -260,11 +263,11 @@ where
 }
 
 async fn insist(what: &str, ask: impl AsyncFn() -> stateward_etcd::Result<()>) -> Result<()> {
-    let deadline = std::time::Instant::now() + Duration::from_secs(PATIENCE);
+    let deadline = Instant::now() + Duration::from_secs(PATIENCE);
     loop {
         match ask().await {
             Ok(()) => return Ok(()),
-            Err(error) if std::time::Instant::now() > deadline => bail!("waited for {what}: {error}"),
+            Err(error) if Instant::now() > deadline => bail!("waited for {what}: {error}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }

@@ -11,6 +11,7 @@ use futures::future::try_join_all;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::json;
+use stateward_etcd::Client;
 
 use crate::ground::{Fault, Ground};
 use crate::test::{Test, is_ready};
@@ -158,11 +159,9 @@ async fn script(test: &Test, what: What, all: &mut [ByHand<'_>]) -> Result<Durat
             cluster.parallel().await?;
             settle_connections().await;
             let lost = cluster.follower().await?;
-            let fault = Fault::LoseVolume(test.namespace.clone(), lost.0.clone());
-            let started = Instant::now();
-            test.fault(fault).await?;
-            cluster.replace(&lost).await?;
-            Ok(started.elapsed())
+            test.fault(Fault::LoseVolume(test.namespace.clone(), lost.0.clone()))
+                .await?;
+            cluster.replace(&lost).await
         }
         What::DeletedPod => {
             let cluster = &all[0];
@@ -189,18 +188,16 @@ async fn by_operator(test: &Test, what: What) -> Result<Duration> {
             test.created("own", json!({"size": 3, "bootstrap": "Parallel"})).await?;
             settle_connections().await;
             let lost = follower(test).await?;
-            let fault = Fault::LoseVolume(test.namespace.clone(), lost.clone());
+            let survivor = test.leader("own").await?;
+            let survivor = test
+                .etcd(&test.get("own").await?, &test.pods().get(&survivor).await?)
+                .await?;
             let started = Instant::now();
-            test.fault(fault).await?;
-            until("the lost member to be out of the list", 120, async || {
-                Ok(test
-                    .list("own")
-                    .await?
-                    .iter()
-                    .all(|member| member.name != lost)
-                    .then_some(()))
-            })
-            .await?;
+            test.fault(Fault::LoseVolume(test.namespace.clone(), lost.clone()))
+                .await?;
+            removed(&survivor, &lost).await?;
+            eprintln!("the loss was proven within {:.2} s", started.elapsed().as_secs_f64());
+            let started = Instant::now();
             test.settled("own", 120).await?;
             Ok(started.elapsed())
         }
@@ -218,6 +215,25 @@ async fn by_operator(test: &Test, what: What) -> Result<Duration> {
             Ok(started.elapsed())
         }
     }
+}
+
+/// Waits until a member is out of the list, which is the first step after the proof that it is lost.
+async fn removed(survivor: &Client, lost: &str) -> Result<()> {
+    let gone = async {
+        while survivor
+            .member_list(false)
+            .await?
+            .members
+            .iter()
+            .any(|member| member.name == lost)
+        {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Ok(())
+    };
+    tokio::time::timeout(Duration::from_secs(120), gone)
+        .await
+        .context("the lost member is still in the list")?
 }
 
 async fn follower(test: &Test) -> Result<String> {
