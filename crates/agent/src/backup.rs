@@ -199,3 +199,57 @@ async fn let_go(opening: &Opening, good: &str, keep: Keep, deleted: &mut Vec<Str
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use stateward_api::agent::Place;
+    use stateward_api::store::{FileStore, StoreBlocks};
+    use stateward_etcd::Whole;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_read_back_must_be_what_was_sent() {
+        // given a plain backup that was sent
+        let file = FileStore {
+            claim_name: "any".into(),
+            path: "file".into(),
+        };
+        let store = StoreBlocks {
+            file: Some(file),
+            ..StoreBlocks::default()
+        };
+        let place = Place {
+            store,
+            ..Place::default()
+        };
+        let claim = tempfile::tempdir().expect("a folder");
+        let folders = Folders {
+            claim: claim.path().to_owned(),
+            ..Folders::default()
+        };
+        let opening = Opening::new(&place, &folders).expect("a place");
+        let sound = Sound {
+            whole: Whole {
+                sha256: [0; 32],
+                bytes: 4,
+            },
+            opened: Opened::default(),
+        };
+        let stream = |text: &'static [u8]| futures::stream::iter([Ok(Bytes::from_static(text))]).boxed();
+        let sent = Passed::of(stream(b"sent")).await.expect("no error");
+        // when the same comes back, or something else
+        for (back, good) in [(&b"sent"[..], true), (b"sens", false), (b"sen", false), (b"", false)] {
+            let proven = prove(&opening, "file", stream(back), (&sound, sent.clone())).await;
+            // then only the same is taken, and the rest is tried again
+            match proven {
+                Ok(()) => assert!(good, "{back:?} was taken"),
+                Err(failure) => assert!(
+                    !good && failure.reason == "BackupCorrupt" && failure.retry,
+                    "{failure:?}"
+                ),
+            }
+        }
+    }
+}
