@@ -191,15 +191,7 @@ impl Test {
         until(&format!("{name} to be as its spec says"), seconds, async || {
             let cluster = self.get(name).await?;
             let size = usize::try_from(cluster.spec.size)?;
-            let status = cluster.status.clone().unwrap_or_default();
-            let generation = cluster.metadata.generation;
-            if status.observed_generation != generation {
-                bail!("the operator has not seen generation {generation:?} yet");
-            }
-            if status.members.ready.len() != size
-                || !is_true(&status.conditions, types::AVAILABLE)
-                || is_true(&status.conditions, types::PROGRESSING)
-            {
+            if !is_settled(&cluster) {
                 bail!("{}", describe(&cluster));
             }
             let pods = self.pods_of(name).await?;
@@ -396,6 +388,15 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     })
 }
 
+/// Whether a cluster's status says that it is as its spec says.
+pub(crate) fn is_settled(cluster: &EtcdCluster) -> bool {
+    let status = cluster.status.clone().unwrap_or_default();
+    status.observed_generation == cluster.metadata.generation
+        && usize::try_from(cluster.spec.size).is_ok_and(|size| status.members.ready.len() == size)
+        && is_true(&status.conditions, types::AVAILABLE)
+        && !is_true(&status.conditions, types::PROGRESSING)
+}
+
 /// Why a pod may still be there, in one line.
 fn remains(pod: &Pod) -> String {
     let owners: Vec<_> = pod
@@ -423,8 +424,10 @@ pub(crate) fn describe(cluster: &EtcdCluster) -> String {
         .map(|condition| format!("{}={:?}({})", condition.type_, condition.status, condition.reason))
         .collect();
     format!(
-        "phase {:?}, {} of {} ready, {}; waiting: {}",
+        "phase {:?}, generation {:?} of {:?}, {} of {} ready, {}; waiting: {}",
         status.phase,
+        status.observed_generation,
+        cluster.metadata.generation,
         status.members.ready.len(),
         cluster.spec.size,
         conditions.join(" "),

@@ -7,7 +7,7 @@ mod servers;
 mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ async fn main() {
     let tools = program.path.parent().expect("a folder").to_owned();
     let etcd = roomy(&program);
     fill_mib(&etcd, mib).await;
-    let mut ground = Ground::new(&program);
+    let ground = Ground::new(&program);
     // In a folder a backup is restored where it is; from a server, here on the same disk, it has to be fetched.
     let mut places = vec![("in a folder", ground.place())];
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -67,103 +67,171 @@ async fn main() {
         program.version,
         size >> 20
     );
+    let mut bench = Bench {
+        tools,
+        etcd,
+        ground,
+        size,
+        peak: 0,
+    };
+    bench.backups(&places).await;
+    bench.restores(&places).await;
+    if let (Some(minio), Some(s3)) = (&minio, places.get(1..).filter(|s3| !s3.is_empty()))
+        && apart::is_possible()
+    {
+        println!(
+            "\nThe S3 server has a processor of its own, as if it were a machine of its own; the rest has the others:"
+        );
+        apart::keep(minio.id(), bench.etcd.id());
+        bench.backups(s3).await;
+        bench.restores(s3).await;
+    }
+    println!(
+        "\n{:<40} {:>8.1} MiB",
+        "peak memory of the agent",
+        bench.peak as f64 / 1024.0
+    );
+}
 
-    let saved = ground.root().join("saved");
-    let mut peak = 0;
-    let mut save = Vec::new();
-    let mut took = vec![(Vec::new(), Vec::new(), Vec::new()); places.len()];
-    for _ in 0..ROUNDS {
-        let _gone = std::fs::remove_file(&saved);
-        let mut etcdctl = Command::new(tools.join("etcdctl"));
-        etcdctl
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &url(&etcd), "snapshot", "save"])
-            .arg(&saved);
-        save.push(timed(&etcd, || output(&mut etcdctl)).0);
-        for ((_, place), (uploads, sent, proven)) in places.iter().zip(&mut took) {
-            if let Some(store) = opened(place, &ground) {
-                uploads.push(upload(&store, &saved).await);
+/// What is measured, and what with.
+struct Bench {
+    tools: PathBuf,
+    etcd: Etcd,
+    ground: Ground,
+    /// Of the database.
+    size: i64,
+    /// The most memory that the agent took, in KiB.
+    peak: u64,
+}
+
+impl Bench {
+    async fn backups(&mut self, places: &[(&str, Place)]) {
+        let (etcd, ground, size) = (&self.etcd, &self.ground, self.size);
+        let saved = ground.root().join("saved");
+        let mut save = Vec::new();
+        let mut took = vec![(Vec::new(), Vec::new(), Vec::new()); places.len()];
+        for _ in 0..ROUNDS {
+            let _gone = std::fs::remove_file(&saved);
+            let mut etcdctl = Command::new(self.tools.join("etcdctl"));
+            etcdctl
+                .env("ETCDCTL_API", "3")
+                .args(["--endpoints", &url(etcd), "snapshot", "save"])
+                .arg(&saved);
+            save.push(timed(etcd, || output(&mut etcdctl)).0);
+            for ((_, place), (uploads, sent, proven)) in places.iter().zip(&mut took) {
+                if let Some(store) = opened(place, ground) {
+                    uploads.push(upload(&store, &saved).await);
+                }
+                let task = Task::Backup(BackupTask {
+                    endpoints: vec![url(etcd)],
+                    place: place.clone(),
+                    ..BackupTask::default()
+                });
+                let (cost, (memory, said)) = timed(etcd, || child(this(&[]), &task, ground, &self.tools));
+                let Outcome::BackedUp(done) = said else {
+                    panic!("{said:?}")
+                };
+                // The time of the process goes to both.
+                let millis = |millis: i64| Duration::from_millis(millis.try_into().expect("a time"));
+                let reading_back = millis(done.record.duration_millis).saturating_sub(millis(done.sent_millis));
+                sent.push(Cost::of(cost.time.saturating_sub(reading_back)));
+                proven.push(cost);
+                self.peak = self.peak.max(memory);
             }
-            let task = Task::Backup(BackupTask {
-                endpoints: vec![url(&etcd)],
-                place: place.clone(),
-                ..BackupTask::default()
-            });
-            let (cost, (memory, said)) = timed(&etcd, || child(this(&[]), &task, &ground, &tools));
-            let Outcome::BackedUp(done) = said else {
-                panic!("{said:?}")
+        }
+        let save = median(save);
+        report("etcdctl snapshot save", size, save, save);
+        for ((name, _), (uploads, sent, proven)) in places.iter().zip(took) {
+            // A file in a folder is on disk when it is proven, not before.
+            if !uploads.is_empty() {
+                let by_hand = Cost::of(save.time + median(uploads).time);
+                report(&format!("save by hand, then upload, {name}"), size, by_hand, save);
+                report(&format!("backup {name}"), size, median(sent), save);
+            }
+            report(&format!("proven backup {name}"), size, median(proven), save);
+        }
+    }
+
+    async fn restores(&mut self, places: &[(&str, Place)]) {
+        let size = self.size;
+        let saved = self.ground.root().join("saved");
+        let mut tool = Vec::new();
+        let mut took = vec![(Vec::new(), Vec::new()); places.len()];
+        for round in 0..ROUNDS {
+            let by_hand = self.ground.root().join(format!("by-hand-{round}"));
+            let restore = |snapshot: &Path| {
+                let mut etcdutl = Command::new(self.tools.join("etcdutl"));
+                etcdutl
+                    .args(["snapshot", "restore"])
+                    .arg(snapshot)
+                    .arg("--data-dir")
+                    .arg(&by_hand);
+                output(etcdutl.args(["--bump-revision", "1000000000", "--mark-compacted"]));
             };
-            // The time of the process goes to both.
-            let millis = |millis: i64| Duration::from_millis(millis.try_into().expect("a time"));
-            let reading_back = millis(done.record.duration_millis).saturating_sub(millis(done.sent_millis));
-            sent.push(Cost::of(cost.time.saturating_sub(reading_back)));
-            proven.push(cost);
-            peak = peak.max(memory);
+            let clear = || std::fs::remove_dir_all(&by_hand).expect("removed");
+            tool.push(timed(&self.etcd, || restore(&saved)).0);
+            clear();
+            for ((_, place), (fetches, took)) in places.iter().zip(&mut took) {
+                if let Some(store) = opened(place, &self.ground) {
+                    let fetched = self.ground.root().join("fetched-by-hand");
+                    settle();
+                    let started = Instant::now();
+                    download(&store, &fetched).await;
+                    restore(&fetched);
+                    fetches.push(Cost::of(started.elapsed()));
+                    std::fs::remove_file(&fetched).expect("removed");
+                    clear();
+                }
+                self.ground.set_store(place.store.clone());
+                let ground = &self.ground;
+                let found = ground.inspect(InspectTask::default()).await.expect("a good backup");
+                let data = ground.root().join(format!("restored-{round}/data"));
+                let task = Task::Restore(ground.restore_task(&found, 1_000_000_000, &data));
+                let (cost, (memory, _)) = timed(&self.etcd, || child(this(&[]), &task, ground, &self.tools));
+                took.push(cost);
+                self.peak = self.peak.max(memory);
+                std::fs::remove_dir_all(&data).expect("removed");
+            }
+        }
+        let tool = median(tool);
+        report("etcdutl snapshot restore", size, tool, tool);
+        for ((name, _), (fetches, took)) in places.iter().zip(took) {
+            if !fetches.is_empty() {
+                let name = format!("fetch by hand, then etcdutl, {name}");
+                report(&name, size, median(fetches), tool);
+            }
+            report(&format!("restore {name}"), size, median(took), tool);
         }
     }
-    let save = median(save);
-    report("etcdctl snapshot save", size, save, save);
-    for ((name, _), (uploads, sent, proven)) in places.iter().zip(took) {
-        // A file in a folder is on disk when it is proven, not before.
-        if !uploads.is_empty() {
-            let by_hand = Cost::of(save.time + median(uploads).time);
-            report(&format!("save by hand, then upload, {name}"), size, by_hand, save);
-            report(&format!("backup {name}"), size, median(sent), save);
-        }
-        report(&format!("proven backup {name}"), size, median(proven), save);
+}
+
+/// One processor for the store's server, the others for everybody else.
+mod apart {
+    use std::process::Command;
+
+    fn processors() -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
     }
 
-    let mut tool = Vec::new();
-    let mut took = vec![(Vec::new(), Vec::new()); places.len()];
-    for round in 0..ROUNDS {
-        let by_hand = ground.root().join(format!("by-hand-{round}"));
-        let restore = |snapshot: &Path| {
-            let mut etcdutl = Command::new(tools.join("etcdutl"));
-            etcdutl
-                .args(["snapshot", "restore"])
-                .arg(snapshot)
-                .arg("--data-dir")
-                .arg(&by_hand);
-            output(etcdutl.args(["--bump-revision", "1000000000", "--mark-compacted"]));
-        };
-        let clear = || std::fs::remove_dir_all(&by_hand).expect("removed");
-        tool.push(timed(&etcd, || restore(&saved)).0);
-        clear();
-        for ((_, place), (fetches, took)) in places.iter().zip(&mut took) {
-            if let Some(store) = opened(place, &ground) {
-                let fetched = ground.root().join("fetched-by-hand");
-                settle();
-                let started = Instant::now();
-                download(&store, &fetched).await;
-                restore(&fetched);
-                fetches.push(Cost::of(started.elapsed()));
-                std::fs::remove_file(&fetched).expect("removed");
-                clear();
-            }
-            ground.set_store(place.store.clone());
-            let found = ground.inspect(InspectTask::default()).await.expect("a good backup");
-            let data = ground.root().join(format!("restored-{round}/data"));
-            let task = Task::Restore(ground.restore_task(&found, 1_000_000_000, &data));
-            let (cost, (memory, _)) = timed(&etcd, || child(this(&[]), &task, &ground, &tools));
-            took.push(cost);
-            peak = peak.max(memory);
-            std::fs::remove_dir_all(&data).expect("removed");
+    pub(crate) fn is_possible() -> bool {
+        processors() > 1 && Command::new("taskset").arg("--version").output().is_ok()
+    }
+
+    /// For good: what this process starts from now on inherits it.
+    pub(crate) fn keep(server: u32, etcd: u32) {
+        let last = processors() - 1;
+        bind(server, &last.to_string());
+        for process in [etcd, std::process::id()] {
+            bind(process, &format!("0-{}", last - 1));
         }
     }
-    let tool = median(tool);
-    report("etcdutl snapshot restore", size, tool, tool);
-    for ((name, _), (fetches, took)) in places.iter().zip(took) {
-        if !fetches.is_empty() {
-            report(
-                &format!("fetch by hand, then etcdutl, {name}"),
-                size,
-                median(fetches),
-                tool,
-            );
-        }
-        report(&format!("restore {name}"), size, median(took), tool);
+
+    fn bind(process: u32, to: &str) {
+        let process = process.to_string();
+        let bound = Command::new("taskset").args(["-a", "-p", "-c", to, &process]).output();
+        let bound = bound.expect("taskset runs");
+        assert!(bound.status.success(), "{}", String::from_utf8_lossy(&bound.stderr));
     }
-    println!("{:<40} {:>8.1} MiB", "peak memory of the agent", peak as f64 / 1024.0);
 }
 
 /// What something took.

@@ -12,7 +12,7 @@ use rand::Rng;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_cluster::{EtcdClusterStatus, TlsStatus};
 use stateward_api::{EtcdCluster, names};
-use stateward_plan::etcd::{Intent, plan, status};
+use stateward_plan::etcd::{Intent, LATER, plan, status};
 use tokio::sync::Notify;
 
 use crate::Shared;
@@ -76,7 +76,7 @@ pub(crate) async fn run(shared: Arc<Shared>, key: Key, mailbox: Arc<Notify>) {
     let mut this = ClusterLoop {
         shared: shared.clone(),
         key,
-        memory: Memory::default(),
+        memory: Memory::new(mailbox.clone()),
         failures: 0,
         refusals: 0,
         trouble: None,
@@ -226,7 +226,11 @@ impl ClusterLoop {
                 End::Failed
             }
         };
-        let wake = [plan.wake, observed.look_again, held_back].into_iter().flatten().min();
+        // Silent members are awaited (see `Connections`).
+        let next = plan
+            .wake
+            .map(|wake| if plan.awaits_word { wake.max(LATER) } else { wake });
+        let wake = [next, observed.look_again, held_back].into_iter().flatten().min();
         let wake = wake.map(|wake| wake.max(SHORTEST_PAUSE));
         Ok(Outcome { end, wake })
     }
@@ -249,7 +253,7 @@ impl ClusterLoop {
         }
     }
 
-    /// How long a change of mere words is held back, so that a busy cluster's status is not written many times a second.
+    /// How long a change of mere words is held back, and of who is ready while members come and go, so that a busy cluster's status is not written many times a second.
     fn words_can_wait(&self, old: &EtcdClusterStatus, new: &EtcdClusterStatus) -> Option<Duration> {
         let left = WORDS_INTERVAL.checked_sub(self.written?.elapsed())?;
         let turns = |status: &EtcdClusterStatus| -> Vec<_> {
@@ -259,7 +263,7 @@ impl ClusterLoop {
                 .collect()
         };
         let same = old.phase == new.phase
-            && old.members == new.members
+            && (old.members == new.members || conditions::is_true(&new.conditions, types::PROGRESSING))
             && old.observed_generation == new.observed_generation
             && turns(old) == turns(new);
         same.then_some(left)

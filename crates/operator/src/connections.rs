@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
 use stateward_api::names;
-use stateward_etcd::{Client, Timeouts};
+use stateward_etcd::{Client, Timeouts, ask};
 use stateward_plan::etcd::{Intent, MemberName};
+use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::Shared;
 use crate::caches::Key;
@@ -19,9 +22,17 @@ const TIMEOUTS: Timeouts = Timeouts {
     request: Duration::from_secs(5),
 };
 
+/// How long a round waits for a member that has answered on this connection before, or should by its pod's state.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// And for one that never answered and is not ready, or is stopping. The first word of one that starts is awaited anyway.
+const PATIENCE_WITH_NEW: Duration = Duration::from_millis(50);
+/// How soon a silent member is asked again at first, and after a while.
+const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
 /// The connections of one cluster.
-#[derive(Default)]
 pub(crate) struct Connections {
+    /// The cluster's loop is called here when a silent member speaks.
+    loop_of_cluster: Arc<Notify>,
     open: HashMap<MemberName, Open>,
 }
 
@@ -29,11 +40,48 @@ struct Open {
     /// What it was made for: pod, address and certificates.
     made_for: String,
     client: Client,
-    /// It was silent when last asked: it gets less patience, so that it holds nobody up.
-    silent: bool,
+    has_answered: bool,
+    /// It was silent when last asked.
+    awaited: Option<Awaited>,
+}
+
+/// A silent member whose next word is awaited beside the rounds, so that it holds nobody up and is heard at once.
+struct Awaited {
+    why: Arc<Mutex<String>>,
+    task: AbortOnDropHandle<()>,
+}
+
+impl Awaited {
+    fn new(client: Client, why: String, loop_of_cluster: Arc<Notify>) -> Self {
+        let why = Arc::new(Mutex::new(why));
+        let latest = why.clone();
+        let task = async move {
+            let client = client.with_request_timeout(PATIENCE);
+            let (mut pause, longest) = RETRY;
+            // The very question of the rounds: what it is not answered, they are not either.
+            while let Err(error) = ask(&client).await {
+                *latest.lock().unwrap_or_else(PoisonError::into_inner) = in_words(&error);
+                tokio::time::sleep(pause).await;
+                pause = pause.mul_f64(1.05).min(longest);
+            }
+            loop_of_cluster.notify_one();
+        };
+        Self {
+            why,
+            task: AbortOnDropHandle::new(tokio::spawn(task)),
+        }
+    }
 }
 
 impl Connections {
+    /// None yet.
+    pub(crate) fn new(loop_of_cluster: Arc<Notify>) -> Self {
+        Self {
+            loop_of_cluster,
+            open: HashMap::new(),
+        }
+    }
+
     /// The connection to a member's pod, or why there can be none.
     pub(crate) async fn to(
         &mut self,
@@ -72,26 +120,45 @@ impl Connections {
         let open = Open {
             made_for,
             client: client.clone(),
-            silent: false,
+            has_answered: false,
+            awaited: None,
         };
         self.open.insert(member.clone(), open);
         Ok(client)
     }
 
-    /// How long to wait for a member's answer about itself.
-    pub(crate) fn patience(&self, member: &MemberName) -> Duration {
+    /// How long to wait for a member's answer about itself; `should_answer` by the state of its pod.
+    pub(crate) fn patience(&self, member: &MemberName, should_answer: bool) -> Duration {
         match self.open.get(member) {
-            Some(open) if open.silent => Duration::from_millis(300),
-            _ => Duration::from_secs(1),
+            Some(open) if !open.has_answered && !should_answer => PATIENCE_WITH_NEW,
+            _ => PATIENCE,
         }
     }
 
-    /// Remembers whether a member answered. The connection itself is kept: it mends itself, and a frozen member that
-    /// comes back is heard on it.
-    pub(crate) fn heard(&mut self, member: &MemberName, silent: bool) {
-        if let Some(open) = self.open.get_mut(member) {
-            open.silent = silent;
+    /// Why a member need not be asked: it was silent, and has not spoken since.
+    pub(crate) fn silence(&mut self, member: &MemberName) -> Option<String> {
+        let open = self.open.get_mut(member)?;
+        if open.awaited.as_ref()?.task.is_finished() {
+            open.awaited = None;
+            open.has_answered = true;
         }
+        let why = &open.awaited.as_ref()?.why;
+        Some(why.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Remembers whether a member answered, or why not. The connection itself is kept: it mends itself, and a frozen member
+    /// that comes back is heard on it.
+    pub(crate) fn heard(&mut self, member: &MemberName, silent: Option<&str>) {
+        if let Some(open) = self.open.get_mut(member) {
+            open.has_answered |= silent.is_none();
+            open.awaited =
+                silent.map(|why| Awaited::new(open.client.clone(), why.to_owned(), self.loop_of_cluster.clone()));
+        }
+    }
+
+    /// Lets go of a member whose pod is stopping. An etcd that ends waits a second for connections that nobody closes.
+    pub(crate) fn close(&mut self, member: &MemberName) {
+        self.open.remove(member);
     }
 
     /// Forgets members that are gone.
@@ -120,4 +187,74 @@ fn client_secret(pod: &core::Pod) -> Option<String> {
     let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let volume = volumes.find(|volume| volume.name == "etcd-client-tls")?;
     volume.secret.as_ref()?.secret_name.clone()
+}
+
+/// Why a member was silent, in words that do not change from one time to the next: they reach the status.
+pub(crate) fn in_words(error: &stateward_etcd::Error) -> String {
+    match error {
+        stateward_etcd::Error::TimedOut(_) => "no answer in time".to_owned(),
+        stateward_etcd::Error::Unreachable(why) if why.contains("onnection refused") => "connection refused".to_owned(),
+        stateward_etcd::Error::Unreachable(why) if why.contains("did not accept a connection") => {
+            "no connection in time".to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection to a port that accepts and never says a word, as that of an etcd that is starting.
+    async fn to_a_mute() -> (tokio::net::TcpListener, Connections, MemberName) {
+        let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let member = MemberName("mute".into());
+        let mut connections = Connections::new(Arc::new(Notify::new()));
+        let open = Open {
+            made_for: String::new(),
+            client: Client::new(mute.local_addr().unwrap(), None, TIMEOUTS).unwrap(),
+            has_answered: false,
+            awaited: None,
+        };
+        connections.open.insert(member.clone(), open);
+        (mute, connections, member)
+    }
+
+    #[tokio::test]
+    async fn a_silent_member_is_not_asked_by_rounds_until_it_spoke() {
+        // Given a member that was silent,
+        let (_mute, mut connections, member) = to_a_mute().await;
+        assert_eq!(connections.silence(&member), None);
+        connections.heard(&member, Some("no answer in time"));
+        // then rounds have its silence at hand,
+        assert_eq!(connections.silence(&member).as_deref(), Some("no answer in time"));
+        // and when it has spoken they ask it.
+        connections.heard(&member, None);
+        assert_eq!(connections.silence(&member), None);
+    }
+
+    #[tokio::test]
+    async fn one_that_spoke_is_given_time_so_that_a_slow_one_is_heard() {
+        // Given a new member that was not heard in the short time that new ones get,
+        let (_mute, mut connections, member) = to_a_mute().await;
+        assert_eq!(connections.patience(&member, false), PATIENCE_WITH_NEW);
+        assert_eq!(connections.patience(&member, true), PATIENCE);
+        connections.heard(&member, Some("no answer in time"));
+        // when it answers the one who waits for it,
+        let spoke = AbortOnDropHandle::new(tokio::spawn(async {}));
+        while !spoke.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        connections
+            .open
+            .get_mut(&member)
+            .unwrap()
+            .awaited
+            .as_mut()
+            .unwrap()
+            .task = spoke;
+        // then the next round asks it, and waits as long as for any other.
+        assert_eq!(connections.silence(&member), None);
+        assert_eq!(connections.patience(&member, false), PATIENCE);
+    }
 }

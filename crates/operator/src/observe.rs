@@ -20,9 +20,11 @@ use stateward_plan::etcd::{
     World, facts,
 };
 
+use tokio::sync::Notify;
+
 use crate::Shared;
 use crate::caches::Key;
-use crate::connections::Connections;
+use crate::connections::{Connections, in_words};
 use crate::secrets::SecretReader;
 
 /// For how long a claim may be pending before its events are looked at.
@@ -32,7 +34,6 @@ const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a loop keeps between rounds: connections and what was read, nothing that a decision rests on.
-#[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) connections: Connections,
     pub(crate) secrets: SecretReader,
@@ -315,47 +316,42 @@ async fn listen(
             .to(shared, key, intent, name, pod, &mut memory.secrets)
             .await
         {
-            Ok(client) => {
-                clients.insert(name.clone(), client);
-            }
-            Err(why) => {
-                world.voices.insert(name.clone(), Voice::Silent(why));
-            }
+            Ok(client) => match connections.silence(name) {
+                Some(why) => drop(world.voices.insert(name.clone(), Voice::Silent(why))),
+                None => drop(clients.insert(name.clone(), client)),
+            },
+            Err(why) => drop(world.voices.insert(name.clone(), Voice::Silent(why))),
         }
     }
     let questions = clients.iter().map(|(name, client)| {
-        let client = client.with_request_timeout(memory.connections.patience(name));
+        let should_answer = world.pods.get(name).is_some_and(|pod| pod.ready && !pod.terminating);
+        let client = client.with_request_timeout(memory.connections.patience(name, should_answer));
         async move { (name, question(&client, intent, record).await) }
     });
     let mut alarms = Vec::new();
     for (name, asked) in join_all(questions).await {
-        memory.connections.heard(name, asked.is_err());
         let voice = match asked {
             Ok(asked) => {
+                memory.connections.heard(name, None);
                 alarms.extend(asked.alarms);
                 Voice::Answered(asked.answer)
             }
-            Err(error) => Voice::Silent(in_words(&error)),
+            Err(error) => {
+                let why = in_words(&error);
+                memory.connections.heard(name, Some(&why));
+                Voice::Silent(why)
+            }
         };
         world.voices.insert(name.clone(), voice);
+    }
+    for (name, _) in world.pods.iter().filter(|(_, pod)| pod.terminating) {
+        memory.connections.close(name);
     }
     alarms.sort_unstable();
     alarms.dedup();
     spread_alarms(&mut world.voices, &alarms);
     clients.retain(|name, _| matches!(world.voices.get(name), Some(Voice::Answered(_))));
     clients
-}
-
-/// Why a member was silent, in words that do not change from one time to the next: they reach the status.
-fn in_words(error: &stateward_etcd::Error) -> String {
-    match error {
-        stateward_etcd::Error::TimedOut(_) => "no answer in time".to_owned(),
-        stateward_etcd::Error::Unreachable(why) if why.contains("onnection refused") => "connection refused".to_owned(),
-        stateward_etcd::Error::Unreachable(why) if why.contains("did not accept a connection") => {
-            "no connection in time".to_owned()
-        }
-        error => error.to_string(),
-    }
 }
 
 /// The list, proven by a quorum: the leader is asked first, the others when it fails.
@@ -388,6 +384,16 @@ async fn prove(record: &Record, world: &World, clients: &BTreeMap<MemberName, Cl
 }
 
 impl Memory {
+    /// Nothing yet, for the loop that is called there.
+    pub(crate) fn new(loop_of_cluster: Arc<Notify>) -> Self {
+        Self {
+            connections: Connections::new(loop_of_cluster),
+            secrets: SecretReader::default(),
+            fresh_names: Vec::new(),
+            problems: HashMap::new(),
+        }
+    }
+
     /// Names and a token that nobody has used.
     fn draw(&mut self, key: &Key, intent: &Intent, world: &mut World) {
         let listed: Vec<MemberName> = world

@@ -17,7 +17,7 @@ use stateward_etcd::Client;
 use stateward_plan::etcd::{Intent, Launch, MemberId, MemberName, TlsStage, manifests};
 
 use crate::test::{Test, is_ready};
-use crate::wait::until;
+use crate::wait::{seen, until, watch};
 
 /// How long any one step of the script may take.
 const PATIENCE: u64 = 120;
@@ -118,8 +118,8 @@ impl<'a> ByHand<'a> {
     pub(crate) async fn restart(&self, member: &MemberName) -> Result<()> {
         self.test.delete_pod(&member.0).await?;
         let pod = self.pod(member, &Launch::Sealed);
-        until("the old pod to be gone", PATIENCE, async || {
-            Ok(self.test.pods().get_opt(&member.0).await?.is_none().then_some(()))
+        watch(&self.test.pods(), &member.0, PATIENCE, |pod: Option<&Pod>| {
+            pod.is_none()
         })
         .await?;
         self.test.pods().create(&PostParams::default(), &pod).await?;
@@ -192,13 +192,14 @@ impl<'a> ByHand<'a> {
     }
 
     async fn answers(&self, member: &MemberName) -> Result<Client> {
+        let has_address = |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
+        let pod = seen(&self.test.pods(), &member.0, PATIENCE, has_address).await?;
+        let client = self.test.etcd(&self.cluster, &pod).await?;
         until(&format!("{member} to answer"), PATIENCE, async || {
-            let pod = self.test.pods().get(&member.0).await?;
-            let client = self.test.etcd(&self.cluster, &pod).await?;
-            client.status().await?;
-            Ok(Some(client))
+            Ok(client.status().await.map(Some)?)
         })
-        .await
+        .await?;
+        Ok(client)
     }
 
     /// etcd refuses for some seconds after each promotion; the script insists.
@@ -229,19 +230,16 @@ impl<'a> ByHand<'a> {
 
     /// All pods are ready and all members vote.
     async fn serves(&self) -> Result<()> {
-        until("the members to be ready and to vote", PATIENCE, async || {
-            let pods = self.test.pods_of(self.cluster.name()).await?;
-            let ready = pods.iter().filter(|pod| is_ready(pod)).count();
-            if ready != self.members.len() {
-                bail!("{ready} of {} pods are ready", self.members.len());
-            }
-            let list = self
-                .test
-                .etcd(&self.cluster, &pods[0])
-                .await?
-                .member_list(false)
-                .await?;
-            let voters = list.members.iter().filter(|member| !member.is_learner).count();
+        let pods = self.test.pods();
+        let ready = self
+            .members
+            .iter()
+            .map(|member| seen(&pods, &member.0, PATIENCE, is_ready));
+        let ready = try_join_all(ready).await?;
+        let client = self.test.etcd(&self.cluster, &ready[0]).await?;
+        until("the members to vote", PATIENCE, async || {
+            let list = client.member_list(false).await?.members;
+            let voters = list.iter().filter(|member| !member.is_learner).count();
             Ok((voters == self.members.len()).then_some(()))
         })
         .await

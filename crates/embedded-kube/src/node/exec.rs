@@ -156,7 +156,7 @@ impl Streams {
     async fn with_terminal(&self, inner: Command, options: &ExecOptions) -> Result<ExecSession, StreamError> {
         let (terminal, theirs) = Terminal::open()?;
         // A session of its own, with this terminal as the controlling one, so that Ctrl-C reaches the program.
-        let mut command = Command::new("setsid");
+        let mut command = sandbox::tool("setsid");
         command
             .args(["--ctty", "--wait"])
             .arg(inner.get_program())

@@ -107,7 +107,7 @@ impl Nodes {
             ("nsenter", "util-linux"),
             ("setsid", "util-linux"),
         ] {
-            if !is_installed(program) {
+            if sandbox::find(program).is_none() {
                 return Err(NodeError::Program(program, package));
             }
         }
@@ -174,11 +174,6 @@ impl Nodes {
         self.kubelet.shut_down(Duration::from_secs(3)).await;
         let _ = fs::remove_dir_all(&self.kubelet.machine.memory);
     }
-}
-
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).exists())
 }
 
 /// A folder in memory of this instance alone, or below its own folder where the machine has none.

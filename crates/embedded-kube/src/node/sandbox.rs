@@ -98,7 +98,7 @@ impl Sandbox {
             args.push(["--remount-ro", "/"]);
         }
         args.push(["--"]);
-        let mut command = Command::new("bwrap");
+        let mut command = tool("bwrap");
         command.args(args.0).args(&self.command);
         set_environment(&mut command, &self.env);
         command
@@ -182,7 +182,7 @@ fn bind_read_only(args: &mut Args, path: &Path, targets: &[&Path]) {
 
 /// The command that runs a further program inside a running sandbox.
 pub(crate) fn enter(init: u32, user_namespace: bool, env: &[(String, String)], program: &[String]) -> Command {
-    let mut command = Command::new("nsenter");
+    let mut command = tool("nsenter");
     command.args(["--target", &init.to_string(), "--mount", "--pid", "--uts", "--ipc"]);
     if user_namespace {
         command.args(["--user", "--preserve-credentials"]);
@@ -190,6 +190,22 @@ pub(crate) fn enter(init: u32, user_namespace: bool, env: &[(String, String)], p
     command.arg("--").args(program);
     set_environment(&mut command, env);
     command
+}
+
+/// A command by its whole path. The standard library starts one that it must look up in a PATH of the command's own by a
+/// fork, which copies this process's page tables and has all its threads fault on every page they write next.
+pub(crate) fn tool(name: &str) -> Command {
+    Command::new(find(name).unwrap_or_else(|| name.into()))
+}
+
+/// Where a program is.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(std::env::split_paths(PATH));
+    folders
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(name))
+        .find(|program| program.is_file())
 }
 
 fn set_environment(command: &mut Command, env: &[(String, String)]) {

@@ -71,18 +71,13 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             continue;
         };
         if let Fate::Away(why) = &member.fate {
-            return Some(
-                Step::new(
-                    Work::Scaling,
-                    "WaitingForLearner",
-                    format!("learner {name} does not answer yet: {why}"),
-                )
-                .wake(if member.pod.is_some_and(|pod| pod.running) {
-                    SOON
-                } else {
-                    LATER
-                }),
+            let step = Step::new(
+                Work::Scaling,
+                "WaitingForLearner",
+                format!("learner {name} does not answer yet: {why}"),
             );
+            let runs = member.pod.is_some_and(|pod| pod.running);
+            return Some(if runs { step.until_word() } else { step.wake(LATER) });
         }
     }
     let expected = initial_cluster(view.intent, list);
@@ -155,7 +150,12 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             Some(blocked) => format!("{name} waits to start: {}: {}", blocked.reason, blocked.message),
             None => format!("{name} is starting"),
         };
-        return Some(Step::new(Work::Scaling, "StartingMember", why).wake(if pod.running { SOON } else { LATER }));
+        let step = Step::new(Work::Scaling, "StartingMember", why);
+        return Some(if pod.running {
+            step.until_word()
+        } else {
+            step.wake(LATER)
+        });
     }
     let name = unstarted.iter().find(|name| !view.world.pods.contains_key(*name))?;
     let mut effects = Vec::new();

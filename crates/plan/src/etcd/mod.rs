@@ -64,6 +64,8 @@ pub struct Plan {
     pub effects: Vec<Effect>,
     /// When to look again even if nothing is heard. `None`: at the slow resync.
     pub wake: Option<Duration>,
+    /// What is waited for is a word of a silent member: whoever is told of that by itself may look later.
+    pub awaits_word: bool,
 }
 
 /// One chapter's answer.
@@ -73,6 +75,7 @@ struct Step {
     /// What is being done or waited for, in words.
     doing: Option<Doing>,
     wake: Option<Duration>,
+    awaits_word: bool,
 }
 
 /// What kind of work a step belongs to, and the words for it.
@@ -111,6 +114,7 @@ impl Step {
                 message: message.into(),
             }),
             wake: None,
+            awaits_word: false,
         }
     }
 
@@ -123,12 +127,18 @@ impl Step {
         self.wake = Some(after);
         self
     }
+
+    /// Waits for a member's word.
+    fn until_word(mut self) -> Self {
+        self.awaits_word = true;
+        self.wake(SOON)
+    }
 }
 
 /// How soon to ask again whether a process that was just started answers.
 const SOON: Duration = Duration::from_millis(50);
 /// How soon to ask again after etcd refused something for now, or while something outside takes its time.
-const LATER: Duration = Duration::from_millis(500);
+pub const LATER: Duration = Duration::from_millis(500);
 
 /// Everything a chapter may look at.
 struct View<'a> {
@@ -223,6 +233,7 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
         report,
         effects: step.effects,
         wake: step.wake,
+        awaits_word: step.awaits_word,
     }
 }
 

@@ -98,6 +98,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// The ID of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// MinIO on a loopback address, with these buckets.
     pub(crate) fn minio(ip: IpAddr, buckets: &[&str]) -> Self {
         Self::minio_with(ip, buckets, None, None)
