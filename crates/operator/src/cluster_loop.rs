@@ -253,7 +253,8 @@ impl ClusterLoop {
         }
     }
 
-    /// How long a change of mere words is held back, and of who is ready while members come and go, so that a busy cluster's status is not written many times a second.
+    /// How long a change of mere words is held back, and of who is ready while members come and go, so that a busy
+    /// cluster's status is not written many times a second.
     fn words_can_wait(&self, old: &EtcdClusterStatus, new: &EtcdClusterStatus) -> Option<Duration> {
         let left = WORDS_INTERVAL.checked_sub(self.written?.elapsed())?;
         let turns = |status: &EtcdClusterStatus| -> Vec<_> {

@@ -19,7 +19,6 @@ use stateward_plan::etcd::{
     Answer, Intent, KeptBackup, MemberList, MemberName, Record, Recovery, Services, Trust, Uid, UpgradeBackup, Voice,
     World, facts,
 };
-
 use tokio::sync::Notify;
 
 use crate::Shared;
