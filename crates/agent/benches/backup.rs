@@ -1,5 +1,5 @@
 //! A backup and a restore beside what etcd's own tools do, in the same run on the same member, and the memory that the agent
-//! takes: `./x bench backup`. `STATEWARD_BENCH_MIB` is the size of the database (1024).
+//! takes: `./x bench backup`. `STATEWARD_BENCH_MIB` is the size of the database (1024). It fails when a goal is missed.
 
 #[path = "../../store/tests/servers/mod.rs"]
 mod servers;
@@ -8,7 +8,7 @@ mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
@@ -20,13 +20,18 @@ use support::process::{agent, child, fill_mib, is_agent, roomy, this};
 use support::*;
 use tokio::io::AsyncWriteExt;
 
-/// Rounds of each, in turn; the medians are compared.
-const ROUNDS: usize = 3;
+/// Rounds of each, in turn. The quickest of each are compared: whatever else the machine does only adds to it.
+const ROUNDS: usize = 5;
+/// Of what etcd's own tool reaches, in percent.
+const GOAL: f64 = 80.0;
+/// Of the agent, in MiB.
+const MEMORY: f64 = 100.0;
 
 #[tokio::main]
-async fn main() {
+async fn main() -> ExitCode {
     if is_agent() {
-        return agent().await;
+        agent().await;
+        return ExitCode::SUCCESS;
     }
     let mib: usize = std::env::var("STATEWARD_BENCH_MIB")
         .ok()
@@ -63,7 +68,7 @@ async fn main() {
         .await
         .db_size;
     println!(
-        "etcd {}, database of {} MiB, median of {ROUNDS} rounds",
+        "etcd {}, database of {} MiB, quickest of {ROUNDS} rounds",
         program.version,
         size >> 20
     );
@@ -72,7 +77,9 @@ async fn main() {
         etcd,
         ground,
         size,
+        apart: false,
         peak: 0,
+        missed: Vec::new(),
     };
     bench.backups(&places).await;
     bench.restores(&places).await;
@@ -83,14 +90,23 @@ async fn main() {
             "\nThe S3 server has a processor of its own, as if it were a machine of its own; the rest has the others:"
         );
         apart::keep(minio.id(), bench.etcd.id());
+        bench.apart = true;
         bench.backups(s3).await;
         bench.restores(s3).await;
     }
+    let peak = bench.peak as f64 / 1024.0;
     println!(
-        "\n{:<40} {:>8.1} MiB",
-        "peak memory of the agent",
-        bench.peak as f64 / 1024.0
+        "\n{:<40} {peak:>8.1} MiB   goal {MEMORY:.0} MiB",
+        "peak memory of the agent"
     );
+    if peak >= MEMORY {
+        bench.missed.push("peak memory of the agent".into());
+    }
+    if bench.missed.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    println!("missed: {}", bench.missed.join(", "));
+    ExitCode::FAILURE
 }
 
 /// What is measured, and what with.
@@ -100,8 +116,12 @@ struct Bench {
     ground: Ground,
     /// Of the database.
     size: i64,
+    /// Whether the store's server has a processor of its own.
+    apart: bool,
     /// The most memory that the agent took, in KiB.
     peak: u64,
+    /// What did not reach its goal.
+    missed: Vec<String>,
 }
 
 impl Bench {
@@ -117,17 +137,17 @@ impl Bench {
                 .env("ETCDCTL_API", "3")
                 .args(["--endpoints", &url(etcd), "snapshot", "save"])
                 .arg(&saved);
-            save.push(timed(etcd, || output(&mut etcdctl)).0);
+            save.push(timed(etcd, size, || output(&mut etcdctl)).0);
             for ((_, place), (uploads, sent, proven)) in places.iter().zip(&mut took) {
                 if let Some(store) = opened(place, ground) {
-                    uploads.push(upload(&store, &saved).await);
+                    uploads.push(upload(&store, &saved, size).await);
                 }
                 let task = Task::Backup(BackupTask {
                     endpoints: vec![url(etcd)],
                     place: place.clone(),
                     ..BackupTask::default()
                 });
-                let (cost, (memory, said)) = timed(etcd, || child(this(&[]), &task, ground, &self.tools));
+                let (cost, (memory, said)) = timed(etcd, size, || child(this(&[]), &task, ground, &self.tools));
                 let Outcome::BackedUp(done) = said else {
                     panic!("{said:?}")
                 };
@@ -139,16 +159,20 @@ impl Bench {
                 self.peak = self.peak.max(memory);
             }
         }
-        let save = median(save);
-        report("etcdctl snapshot save", size, save, save);
+        let save = quickest(save);
+        self.report("etcdctl snapshot save", save, save, None);
         for ((name, _), (uploads, sent, proven)) in places.iter().zip(took) {
             // A file in a folder is on disk when it is proven, not before.
-            if !uploads.is_empty() {
-                let by_hand = Cost::of(save.time + median(uploads).time);
-                report(&format!("save by hand, then upload, {name}"), size, by_hand, save);
-                report(&format!("backup {name}"), size, median(sent), save);
+            let in_folder = uploads.is_empty();
+            if !in_folder {
+                let by_hand = Cost::of(save.time + quickest(uploads).time);
+                self.report(&format!("save by hand, then upload, {name}"), by_hand, save, None);
+                // What takes etcd's and the agent's processors away is not theirs to make good.
+                let goal = self.apart.then_some(GOAL);
+                self.report(&format!("backup {name}"), quickest(sent), save, goal);
             }
-            report(&format!("proven backup {name}"), size, median(proven), save);
+            let goal = in_folder.then_some(GOAL);
+            self.report(&format!("proven backup {name}"), quickest(proven), save, goal);
         }
     }
 
@@ -169,12 +193,12 @@ impl Bench {
                 output(etcdutl.args(["--bump-revision", "1000000000", "--mark-compacted"]));
             };
             let clear = || std::fs::remove_dir_all(&by_hand).expect("removed");
-            tool.push(timed(&self.etcd, || restore(&saved)).0);
+            tool.push(timed(&self.etcd, size, || restore(&saved)).0);
             clear();
             for ((_, place), (fetches, took)) in places.iter().zip(&mut took) {
                 if let Some(store) = opened(place, &self.ground) {
                     let fetched = self.ground.root().join("fetched-by-hand");
-                    settle();
+                    settle(size);
                     let started = Instant::now();
                     download(&store, &fetched).await;
                     restore(&fetched);
@@ -187,20 +211,40 @@ impl Bench {
                 let found = ground.inspect(InspectTask::default()).await.expect("a good backup");
                 let data = ground.root().join(format!("restored-{round}/data"));
                 let task = Task::Restore(ground.restore_task(&found, 1_000_000_000, &data));
-                let (cost, (memory, _)) = timed(&self.etcd, || child(this(&[]), &task, ground, &self.tools));
+                let (cost, (memory, _)) = timed(&self.etcd, size, || child(this(&[]), &task, ground, &self.tools));
                 took.push(cost);
                 self.peak = self.peak.max(memory);
                 std::fs::remove_dir_all(&data).expect("removed");
             }
         }
-        let tool = median(tool);
-        report("etcdutl snapshot restore", size, tool, tool);
+        let tool = quickest(tool);
+        self.report("etcdutl snapshot restore", tool, tool, None);
         for ((name, _), (fetches, took)) in places.iter().zip(took) {
-            if !fetches.is_empty() {
+            // etcdutl is given a file that is there already.
+            let in_folder = fetches.is_empty();
+            if !in_folder {
                 let name = format!("fetch by hand, then etcdutl, {name}");
-                report(&name, size, median(fetches), tool);
+                self.report(&name, quickest(fetches), tool, None);
             }
-            report(&format!("restore {name}"), size, median(took), tool);
+            self.report(
+                &format!("restore {name}"),
+                quickest(took),
+                tool,
+                in_folder.then_some(GOAL),
+            );
+        }
+    }
+
+    fn report(&mut self, what: &str, took: Cost, base: Cost, goal: Option<f64>) {
+        let seconds = took.time.as_secs_f64();
+        let rate = self.size as f64 / f64::from(1 << 20) / seconds;
+        let ratio = 100.0 * base.time.as_secs_f64() / seconds;
+        let processors = took.processors.map(|seconds| format!("{seconds:.1} s of processors"));
+        let processors = processors.unwrap_or_default();
+        let shown = goal.map_or(String::new(), |goal| format!("goal {goal:.0} %"));
+        println!("{what:<40} {seconds:>8.2} s {rate:>8.0} MiB/s {ratio:>6.0} %   {processors:<20} {shown}");
+        if goal.is_some_and(|goal| ratio < goal) {
+            self.missed.push(what.to_owned());
         }
     }
 }
@@ -249,14 +293,25 @@ impl Cost {
     }
 }
 
-/// Nobody is to wait for what the one before has written.
-fn settle() {
+/// Nobody is to wait for what the one before has written, nor for memory: a virtual machine gives back what is free and waits
+/// for its host when it is next touched, which may take longer than all the work. So more than a round needs is touched first.
+fn settle(size: i64) {
     let _best_effort = Command::new("sync").status();
+    let needed = usize::try_from(size).expect("a size") * 3;
+    drop(std::hint::black_box(vec![1_u8; needed.min(free_memory() / 2)]));
+}
+
+/// In bytes.
+fn free_memory() -> usize {
+    let all = std::fs::read_to_string("/proc/meminfo").expect("the kernel says");
+    let line = all.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    kib.expect("a number") << 10
 }
 
 /// How long a program that is started and waited for takes.
-fn timed<T>(etcd: &Etcd, work: impl FnOnce() -> T) -> (Cost, T) {
-    settle();
+fn timed<T>(etcd: &Etcd, size: i64, work: impl FnOnce() -> T) -> (Cost, T) {
+    settle(size);
     let (before, started) = (processors(etcd), Instant::now());
     let done = work();
     let cost = Cost {
@@ -288,8 +343,8 @@ fn opened(place: &Place, ground: &Ground) -> Option<Store> {
 }
 
 /// What a person does after a save: copies the file to the store, and proves nothing.
-async fn upload(store: &Store, saved: &Path) -> Cost {
-    settle();
+async fn upload(store: &Store, saved: &Path, size: i64) -> Cost {
+    settle(size);
     let started = Instant::now();
     let file = tokio::fs::File::open(saved).await.expect("a file");
     let pieces = tokio_util::io::ReaderStream::with_capacity(file, 1 << 20);
@@ -313,18 +368,6 @@ fn output(command: &mut Command) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// By time.
-fn median(mut all: Vec<Cost>) -> Cost {
-    all.sort_by_key(|cost| cost.time);
-    all[all.len() / 2]
-}
-
-fn report(what: &str, size: i64, took: Cost, base: Cost) {
-    let seconds = took.time.as_secs_f64();
-    let rate = size as f64 / f64::from(1 << 20) / seconds;
-    let ratio = 100.0 * base.time.as_secs_f64() / seconds;
-    let processors = took
-        .processors
-        .map_or(String::new(), |seconds| format!("{seconds:.1} s of processors"));
-    println!("{what:<40} {seconds:>8.2} s {rate:>8.0} MiB/s {ratio:>6.0} %   {processors}");
+fn quickest(all: Vec<Cost>) -> Cost {
+    all.into_iter().min_by_key(|cost| cost.time).expect("some rounds")
 }
