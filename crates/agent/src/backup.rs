@@ -154,7 +154,7 @@ async fn prove(
     let same = if opening.packing.is_plain() {
         Passed::of(back).await.map_err(|error| of_store(&error))? == sent
     } else {
-        opening.judge(key, opening.unpacked(back), None).await?.whole == sound.whole
+        opening.judge(key, opening.unpacked(back)).await?.whole == sound.whole
     };
     if same {
         return Ok(());

@@ -44,6 +44,10 @@ pub(crate) fn of_put<E>(error: PutError<E>, source: impl FnOnce(E) -> Failure) -
     }
 }
 
+pub(crate) fn interrupted(ended: &impl std::fmt::Display) -> Failure {
+    failure("Interrupted", format!("the work broke off: {ended}"), true)
+}
+
 /// A file that was read and is no good. `retry` is for the network; another reading of a corrupt file changes nothing.
 pub(crate) fn of_unpack(error: &UnpackError<StoreError>, location: &str) -> Failure {
     match error {

@@ -58,7 +58,7 @@ async fn hint(mut missing: Failure, store: &Store) -> Failure {
 /// One file, read through.
 async fn one(opening: &Opening, key: &str) -> Result<Inspected, Failure> {
     let entry = opening.store.head(key).await.map_err(|error| of_store(&error))?;
-    let proof = opening.read_through(key, None).await?;
+    let proof = opening.read_through(key).await?;
     let named = names::read_snapshot(opening.store.key(), key);
     Ok(inspected(
         opening,
@@ -97,7 +97,7 @@ pub(crate) async fn snapshots(store: &Store) -> Result<Vec<Snapshot>, Failure> {
 async fn latest(opening: &Opening) -> Result<Inspected, Failure> {
     let mut passed_over = Vec::new();
     for snapshot in snapshots(&opening.store).await?.iter().rev() {
-        match opening.read_through(&snapshot.key, None).await {
+        match opening.read_through(&snapshot.key).await {
             Ok(proof) => return Ok(inspected(opening, &snapshot.key, &proof, snapshot.time)),
             Err(bad) if bad.reason == "BackupCorrupt" || bad.reason == "BackupMissing" => {
                 warn!("passed over: {}", bad.message);
@@ -142,7 +142,7 @@ async fn before(task: &InspectTask, to: &RestoreTo, opening: &Opening) -> Result
     let all = chain::segments(store).await?;
     let mut problem = None;
     for snapshot in candidates.iter().rev().filter(begun_before) {
-        let proof = match opening.read_through(&snapshot.key, None).await {
+        let proof = match opening.read_through(&snapshot.key).await {
             Ok(proof) => proof,
             Err(bad) if bad.reason == "BackupCorrupt" || bad.reason == "BackupMissing" => {
                 warn!("passed over: {}", bad.message);

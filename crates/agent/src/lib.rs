@@ -9,6 +9,7 @@ mod by_hand;
 mod chain;
 mod delete;
 mod failure;
+mod fetch;
 mod follow;
 mod inspect;
 mod member;

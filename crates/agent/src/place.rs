@@ -1,18 +1,15 @@
 //! The store of a task, how its files are packed, and reading one through.
 
-use std::io::Write;
-use std::path::Path;
-
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use stateward_api::agent::{Failure, Place};
 use stateward_api::etcd_backup::Compression;
-use stateward_etcd::{Aside, Passing, Sound};
+use stateward_etcd::{Passing, Sound};
 use stateward_store::{Error as StoreError, Key, Packing, Store, UnpackError, unpack};
 
 use crate::Folders;
-use crate::failure::{corrupt, failure, of_io, of_key, of_store, of_unpack};
+use crate::failure::{corrupt, failure, interrupted, of_key, of_store, of_unpack};
 
 /// A store and how its files are packed.
 pub(crate) struct Opening {
@@ -51,27 +48,18 @@ impl Opening {
         unpack(pieces, self.key.clone())
     }
 
-    /// Reads a backup through: unpacked, hashed, opened; and writes what passes to a file where one is given.
-    pub(crate) async fn read_through(&self, key: &str, into: Option<&Path>) -> Result<Sound, Failure> {
-        self.judge(key, self.content(key).await?, into).await
+    /// Reads a backup through: unpacked, hashed, opened.
+    pub(crate) async fn read_through(&self, key: &str) -> Result<Sound, Failure> {
+        self.judge(key, self.content(key).await?).await
     }
 
-    /// Hashes and opens what is read of a file, and writes it to another. Each of these goes on beside the others.
-    pub(crate) async fn judge(&self, key: &str, content: impl Content, into: Option<&Path>) -> Result<Sound, Failure> {
+    /// Hashes and opens what is read of a file, beside the reading.
+    pub(crate) async fn judge(&self, key: &str, content: impl Content) -> Result<Sound, Failure> {
         let location = self.store.location(key);
         let mut pieces = std::pin::pin!(content);
         let mut passing = Passing::aside();
-        let mut file = into.map(written).transpose()?;
         while let Some(piece) = pieces.next().await {
-            let piece = piece.map_err(|error| of_unpack(&error, &location))?;
-            if let Some(file) = &mut file {
-                file.take(piece.clone()).await;
-            }
-            passing.take(piece).await;
-        }
-        if let Some(file) = file {
-            let written = file.finish().await.map_err(|ended| interrupted(&ended))?;
-            written.map_err(|error| of_io(&error, "writing what is fetched"))?;
+            passing.take(piece.map_err(|error| of_unpack(&error, &location))?).await;
         }
         let sound = passing.finish().await.map_err(|ended| interrupted(&ended))?;
         sound.map_err(|error| corrupt(&location, error))
@@ -81,19 +69,3 @@ impl Opening {
 /// The unpacked content of a file, as it comes.
 pub(crate) trait Content: Stream<Item = Result<Bytes, UnpackError<StoreError>>> + Send {}
 impl<S: Stream<Item = Result<Bytes, UnpackError<StoreError>>> + Send> Content for S {}
-
-/// A file that is written beside what else is done with its pieces.
-fn written(path: &Path) -> Result<Aside<std::io::Result<()>>, Failure> {
-    let file = std::fs::File::create(path);
-    let file = file.map_err(|error| of_io(&error, &format!("writing {}", path.display())))?;
-    let take = |(file, done): &mut (std::fs::File, std::io::Result<()>), piece: &[u8]| {
-        if done.is_ok() {
-            *done = file.write_all(piece);
-        }
-    };
-    Ok(Aside::start((file, Ok(())), take, |(_, done)| done))
-}
-
-fn interrupted(ended: &impl std::fmt::Display) -> Failure {
-    failure("Interrupted", format!("the work broke off: {ended}"), true)
-}

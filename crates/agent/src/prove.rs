@@ -9,6 +9,7 @@ use tracing::info;
 
 use crate::Folders;
 use crate::failure::{corrupt, of_etcd, of_io, of_store};
+use crate::fetch::fetch;
 use crate::member::Scratch;
 use crate::place::Opening;
 use crate::stop::Stop;
@@ -32,7 +33,7 @@ async fn prove(task: &ProveTask, folders: &Folders, opening: &Opening, room: &Pa
     let location = record.location.as_str();
     let key = opening.store.key_of(location).map_err(|error| of_store(&error))?;
     let file = room.join("snapshot");
-    let proof = opening.read_through(&key, Some(&file)).await?;
+    let proof = fetch(opening, &key, &file).await?.judged().await?;
     if proof.sha256() != record.sha256.to_lowercase() {
         return Err(corrupt(location, "its SHA-256 is not the recorded one"));
     }

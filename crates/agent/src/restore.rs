@@ -4,15 +4,16 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use futures::FutureExt;
 use stateward_api::agent::{Failure, Inspected, RestoreTask};
 use stateward_api::etcd_restore::RestoreTo;
-use stateward_etcd::Sound;
 use stateward_store::{is_packed, names};
 use tracing::info;
 
 use crate::Folders;
 use crate::chain;
 use crate::failure::{corrupt, failure, of_io, of_store};
+use crate::fetch::fetch;
 use crate::inspect::inspected;
 use crate::place::Opening;
 use crate::replay::replay;
@@ -67,7 +68,6 @@ async fn make(
         std::fs::create_dir_all(parent).map_err(|error| of_io(&error, "making the folder of the data directory"))?;
     }
     let entry = opening.store.head(&key).await.map_err(|error| of_store(&error))?;
-    let plain = Plain::at(opening, &key).filter(|_| task.restore_to.is_none());
     let what = |snapshot| Restoring {
         snapshot,
         data_dir: restoring,
@@ -77,42 +77,47 @@ async fn make(
         revision_bump: task.revision_bump,
     };
     let path = folders.path.as_ref();
-    let (proof, revision);
-    if let Some(plain) = plain {
-        // etcd's own tool can read it where it is; it is proven at the same time, and nothing is kept unless it is good.
-        info!("restoring {} where it is", task.location);
-        let what = what(&plain.file);
-        // Both to their end: what is cleared away after a failure must have no writer any more.
-        let (proven, restored) = tokio::join!(proven(opening, &key, task, None), tool::restore(&what, path));
-        let proven = proven?;
-        restored?;
-        plain.unchanged(&task.location)?;
-        revision = proven.opened.revision();
-        proof = proven;
+    // etcd's own tool reads a plain file in a folder where it is.
+    let plain = Plain::at(opening, &key).filter(|_| task.restore_to.is_none());
+    let judging = if plain.is_some() {
+        opening.read_through(&key).boxed()
     } else {
         info!("fetching {}", task.location);
-        proof = proven(opening, &key, task, Some(fetched)).await?;
-        revision = match &task.restore_to {
-            Some(to) => reach(opening, (to, proof.opened.revision()), fetched, folders).await?,
-            None => proof.opened.revision(),
-        };
+        fetch(opening, &key, fetched).await?.judged().boxed()
+    };
+    let judging = async {
+        let proof = judging.await?;
+        if proof.sha256() != task.sha256.to_lowercase() {
+            return Err(corrupt(&task.location, "it is not the one that was proven"));
+        }
+        Ok(proof)
+    };
+    let file = plain.as_ref().map_or(fetched, |plain| &plain.file);
+    let (proof, revision) = if let Some(to) = &task.restore_to {
+        let proof = judging.await?;
+        let revision = reach(opening, (to, proof.opened.revision()), fetched, folders).await?;
         info!("restoring revision {revision} raised by {}", task.revision_bump);
-        tool::restore(&what(fetched), path).await?;
-    }
+        tool::restore(&what(file), path).await?;
+        (proof, revision)
+    } else {
+        info!("restoring {}", task.location);
+        let what = what(file);
+        // Judged beside the tool, and nothing is kept unless it is good. Both to their end: what is cleared away after a failure
+        // must have no writer any more.
+        let (judged, restored) = tokio::join!(judging, tool::restore(&what, path));
+        let proof = judged?;
+        restored?;
+        if let Some(plain) = &plain {
+            plain.unchanged(&task.location)?;
+        }
+        let revision = proof.opened.revision();
+        (proof, revision)
+    };
     let taken = names::read_snapshot(opening.store.key(), &key).map_or(entry.modified, |named| named.time);
     Ok(Inspected {
         revision,
         ..inspected(opening, &key, &proof, taken)
     })
-}
-
-/// Reads the backup through. It must be the one that was proven before.
-async fn proven(opening: &Opening, key: &str, task: &RestoreTask, into: Option<&Path>) -> Result<Sound, Failure> {
-    let proof = opening.read_through(key, into).await?;
-    if proof.sha256() != task.sha256.to_lowercase() {
-        return Err(corrupt(&task.location, "it is not the one that was proven"));
-    }
-    Ok(proof)
 }
 
 /// A backup in a folder that is not packed.

@@ -58,13 +58,29 @@ async fn restoring_twice_changes_nothing() {
         "{again:?}"
     );
     assert!(data.join("mark").exists());
-    // and another content is refused, with nothing left behind
+    // and another content is refused
+    another_content_is_refused(&ground, &program, found.clone()).await;
+    // and so is what was harmed since
+    let file = ground.claim().join("dir/etcd.backup");
+    let mut content = std::fs::read(&file).expect("read");
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    std::fs::write(&file, content).expect("written");
+    refused(&ground, &program, &found).await;
+}
+
+async fn another_content_is_refused(ground: &Ground, program: &Program, found: Inspected) {
     let other = Inspected {
         sha256: "00".repeat(32),
         ..found
     };
+    refused(ground, program, &other).await;
+}
+
+/// With nothing left behind.
+async fn refused(ground: &Ground, program: &Program, found: &Inspected) {
     let target = ground.root().join("elsewhere");
-    let outcome = ground.restore_into(&program, &other, 0, &target).await;
+    let outcome = ground.restore_into(program, found, 0, &target).await;
     assert_eq!(failed(outcome).reason, "BackupCorrupt");
     assert_eq!(std::fs::read_dir(&target).expect("the folder").count(), 0);
 }
@@ -133,6 +149,8 @@ async fn packed_backups_come_back_and_the_wrong_key_is_said() {
     assert_eq!(found.sha256, done.record.sha256);
     let data = ground.restore(&program, &found, 10).await;
     assert!(data.join("member/snap/db").exists());
+    // What is packed has to be unpacked into a file first; another content is refused all the same.
+    another_content_is_refused(&ground, &program, found).await;
     ground.pack_with(&[8; 32]);
     assert_eq!(
         ground.inspect(InspectTask::default()).await.expect_err("wrong").reason,

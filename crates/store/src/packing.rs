@@ -231,6 +231,8 @@ where
                 }
             }
             match state.source.next().await {
+                // What is not packed goes through untouched.
+                Some(Ok(piece)) if matches!(state.kind, Kind::Plain) => return Some((Ok(piece), state)),
                 Some(Ok(piece)) => state.raw.extend_from_slice(&piece),
                 Some(Err(error)) => {
                     state.done = true;
