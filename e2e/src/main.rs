@@ -7,6 +7,7 @@ mod certificates;
 mod definitions;
 mod ground;
 mod log;
+mod memory;
 mod meter;
 mod s3;
 mod scenarios;

@@ -1,14 +1,17 @@
 //! Backups to a real S3 server and restores from it: the walk-through that users of the old operator know, and a store that
-//! refuses, is full, is slow, breaks off or is away.
+//! refuses, is full, is slow, breaks off or is away; and a large database.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
+use futures::{StreamExt, TryStreamExt};
 use serde_json::{Value, json};
 use stateward_api::conditions::{self, types};
+use stateward_etcd::messages::RangeRequest;
 
 use super::backup::{create, status, succeeded};
 use super::restore;
+use crate::memory::Agents;
 use crate::s3::{S3, secret};
 use crate::servers::PASSWORD;
 use crate::servers::proxy::Fault;
@@ -84,6 +87,52 @@ spec:
     restore::has(test, NAME, "before", seen).await?;
     restore::has_not(test, NAME, "later").await?;
     Ok(format!("served {:.1} s after kubectl apply", served.as_secs_f64()))
+}
+
+/// A database of a GiB is backed up and restored by agents that take less than 100 MiB.
+pub(crate) async fn a_gibibyte_in_small_agents(test: &Test) -> Result<String> {
+    const VALUE: usize = 1 << 20;
+    let server = S3::start(test, "minio").await?;
+    test.created("c", json!({"size": 1, "maintenance": {"quota": "4Gi"}}))
+        .await?;
+    secret(test, "aws", PASSWORD).await?;
+    let client = test.endpoint("c").await?.client()?;
+    let client = &client;
+    let writes = futures::stream::iter(0..1024_u32).map(async |number| {
+        let text = |at: u32| (at ^ number).wrapping_mul(2_654_435_761).to_le_bytes();
+        let value: Vec<u8> = (0..VALUE as u32 / 4).flat_map(text).collect();
+        // A busy disk may take longer than the client waits; the same write again changes nothing.
+        let write = async || Ok(Some(client.put(format!("large/{number}"), value.clone()).await?));
+        until("a write", 60, write).await
+    });
+    writes.buffer_unordered(4).try_for_each(async |_| Ok(())).await?;
+    let path = format!("mybucket/{}", test.namespace);
+    let agents = Agents::that_name(&path);
+    let s3 = json!({"path": path, "awsSecret": "aws", "endpoint": server.url, "forcePathStyle": true});
+    create(test, "b", json!({"clusterRef": {"name": "c"}, "s3": s3})).await?;
+    let done = succeeded(test, "b", 180).await?;
+    let size = done.backups.first().map_or(0, |record| record.size_bytes);
+    ensure!(size > 1 << 30, "only {size} bytes");
+    let backup = agents.peak();
+    let seen = restore::write(test, "c", "later").await?;
+    let agents = Agents::that_name(&path);
+    restore::create(test, json!({"s3": s3})).await?;
+    restore::succeeded(test, "c", 240).await?;
+    let restored = agents.peak();
+    test.settled("c", 120).await?;
+    restore::has_not(test, "c", "later").await?;
+    let client = test.endpoint("c").await?.client()?;
+    let answer = client.range(RangeRequest::count_of_all(0)).await?;
+    let revision = answer.header.unwrap_or_default().revision;
+    ensure!(answer.count == 1024, "{} keys", answer.count);
+    ensure!(revision > seen, "revision {revision}, and {seen} was seen before");
+    for peak in [backup, restored] {
+        ensure!((1..100).contains(&peak), "{peak} MiB of memory");
+    }
+    let size = size >> 20;
+    Ok(format!(
+        "{size} MiB; {backup} MiB of memory for the backup, {restored} MiB for the restore"
+    ))
 }
 
 /// Waits until a backup is troubled for a reason, and gives the words.
