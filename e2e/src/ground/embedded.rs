@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use embedded_kube::{Cluster, Image, ImageSource};
+use embedded_kube::{Cluster, ImageSource};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use k8s_openapi::api::core::v1::Pod;
@@ -42,18 +42,8 @@ pub(crate) struct Embedded {
 fn agent(folder: &Path) -> Result<ImageSource> {
     let own = std::env::current_exe()?;
     let program = own.with_file_name("stateward");
-    let copy = folder.join("stateward");
-    std::fs::hard_link(&program, &copy)
-        .or_else(|_| std::fs::copy(&program, &copy).map(drop))
-        .with_context(|| format!("no program at {}: run cargo build -p stateward", program.display()))?;
-    Ok(ImageSource::One {
-        reference: stateward_operator::AGENT_IMAGE.to_owned(),
-        image: Image {
-            entrypoint: vec!["/usr/local/bin/stateward".to_owned()],
-            cmd: Vec::new(),
-            ..Image::folder(folder)
-        },
-    })
+    ImageSource::program(stateward_operator::AGENT_IMAGE, ("stateward", &program), folder)
+        .with_context(|| format!("no program at {}: run cargo build -p stateward", program.display()))
 }
 
 impl Embedded {

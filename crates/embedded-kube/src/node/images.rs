@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::RwLock;
 
 use sha2::{Digest, Sha256};
@@ -87,6 +87,21 @@ impl ImageSource {
             references,
             cmd: vec!["/usr/local/bin/etcd".to_string()],
         }
+    }
+
+    /// One program under a name of its own; it is linked or copied into a folder that must stay.
+    pub fn program(reference: &str, (name, program): (&str, &Path), folder: &Path) -> std::io::Result<Self> {
+        let copy = folder.join(name);
+        std::fs::hard_link(program, &copy).or_else(|_| std::fs::copy(program, &copy).map(drop))?;
+        let image = Image {
+            entrypoint: vec![format!("/usr/local/bin/{name}")],
+            cmd: Vec::new(),
+            ..Image::folder(folder)
+        };
+        Ok(Self::One {
+            reference: reference.to_owned(),
+            image,
+        })
     }
 
     /// The host's programs under the names of the images that are used for their shell.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use embedded_kube::{Cluster, Faults, Image, ImageSource};
+use embedded_kube::{Cluster, Faults, ImageSource};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
@@ -61,18 +61,8 @@ pub(crate) fn etcd_folder() -> PathBuf {
 /// This very program as the image that pods which take and restore backups run.
 fn own_image(folder: &Path) -> Result<ImageSource> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
-    let copy = folder.join("stateward");
-    std::fs::hard_link(&program, &copy)
-        .or_else(|_| std::fs::copy(&program, &copy).map(drop))
-        .context("cannot copy this program")?;
-    Ok(ImageSource::One {
-        reference: stateward_operator::AGENT_IMAGE.to_owned(),
-        image: Image {
-            entrypoint: vec!["/usr/local/bin/stateward".to_owned()],
-            cmd: Vec::new(),
-            ..Image::folder(folder)
-        },
-    })
+    ImageSource::program(stateward_operator::AGENT_IMAGE, ("stateward", &program), folder)
+        .context("cannot copy this program")
 }
 
 impl Ground {
