@@ -559,43 +559,15 @@ async fn a_cluster_that_stands_still_is_written_nothing() {
     .await;
     // Everything but the kubelet's own Lease.
     let versions = async || {
-        let mut versions = Vec::new();
-        let all = ListParams::default();
-        versions.extend(
-            sets.list(&all)
-                .await
-                .unwrap()
-                .items
-                .iter()
-                .map(|object| object.resource_version()),
-        );
-        versions.extend(
-            ours::<Pod>(&client)
-                .list(&all)
-                .await
-                .unwrap()
-                .items
-                .iter()
-                .map(|o| o.resource_version()),
-        );
-        versions.extend(
-            ours::<Event>(&client)
-                .list(&all)
-                .await
-                .unwrap()
-                .items
-                .iter()
-                .map(|o| o.resource_version()),
-        );
-        let claims = ours::<PersistentVolumeClaim>(&client).list(&all).await.unwrap().items;
-        versions.extend(claims.iter().map(|object| object.resource_version()));
-        let slices = ours::<EndpointSlice>(&client).list(&all).await.unwrap().items;
-        versions.extend(slices.iter().map(|object| object.resource_version()));
-        let budgets = ours::<PodDisruptionBudget>(&client).list(&all).await.unwrap().items;
-        versions.extend(budgets.iter().map(|object| object.resource_version()));
-        let nodes = Api::<Node>::all(client.clone()).list(&all).await.unwrap().items;
-        versions.extend(nodes.iter().map(|object| object.resource_version()));
-        versions
+        [
+            versions_of(sets.clone()).await,
+            versions_of(ours::<Pod>(&client)).await,
+            versions_of(ours::<Event>(&client)).await,
+            versions_of(ours::<PersistentVolumeClaim>(&client)).await,
+            versions_of(ours::<EndpointSlice>(&client)).await,
+            versions_of(ours::<PodDisruptionBudget>(&client)).await,
+            versions_of(Api::<Node>::all(client.clone())).await,
+        ]
     };
     eventually("it stands still", || async {
         let before = versions().await;
@@ -605,4 +577,12 @@ async fn a_cluster_that_stands_still_is_written_nothing() {
     })
     .await;
     cluster.stop().await;
+}
+
+async fn versions_of<K>(api: Api<K>) -> Vec<Option<String>>
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let all = api.list(&ListParams::default()).await.unwrap().items;
+    all.iter().map(kube::ResourceExt::resource_version).collect()
 }
