@@ -90,7 +90,7 @@ spec:
 }
 
 /// A database of a GiB is backed up and restored by agents that take less than 100 MiB.
-pub(crate) async fn a_gibibyte_in_small_agents(test: &Test) -> Result<String> {
+pub(crate) async fn a_gibibyte_to_s3_in_small_agents(test: &Test) -> Result<String> {
     const VALUE: usize = 1 << 20;
     let server = S3::start(test, "minio").await?;
     test.created("c", json!({"size": 1, "maintenance": {"quota": "4Gi"}}))

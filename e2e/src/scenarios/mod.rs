@@ -147,7 +147,7 @@ scenarios! {
     backup_s3::backup_to_s3_step_by_step [Kubectl, S3] 240;
     backup_s3::restore_from_s3_step_by_step [Kubectl, S3] 420;
     backup_s3::backup_when_s3_refuses_or_is_away [Kubectl, S3] 400;
-    backup_s3::a_gibibyte_in_small_agents alone [Kubectl, S3] 600;
+    backup_s3::a_gibibyte_to_s3_in_small_agents alone [Kubectl, S3] 600;
     backup::backup_schedule_and_retention 300;
     backup::backup_of_a_tls_cluster 300;
     backup::backup_proven_and_followed 300;
