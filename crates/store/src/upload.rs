@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 
 use crate::handle::ABORT_PATIENCE;
 
-/// Size of a part. S3 takes 10,000 of them: 80 GB, far beyond any etcd.
-const PART: usize = 8 << 20;
+/// Size of a part. S3 takes 10,000 of them, of no less than 5 MiB: 60 GB, far beyond any etcd.
+const PART: usize = 6 << 20;
 /// Parts under way at once; with the one being filled this bounds the memory of an upload.
 const UNDER_WAY: usize = 3;
 
