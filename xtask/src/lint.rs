@@ -4,6 +4,7 @@
 //! [`dependencies`] checks everywhere by the same `deny.toml`.
 
 mod dependencies;
+mod purity;
 
 use anyhow::{Context, Result};
 
@@ -31,6 +32,8 @@ const GATES: [(&str, &[&str]); 3] = [
 pub(crate) fn run(paths: &Paths) -> Result<()> {
     eprintln!("lint: dependencies");
     dependencies::check(paths).context("lane failed: dependencies")?;
+    eprintln!("lint: purity");
+    purity::check(paths).context("lane failed: purity")?;
     for (name, arguments) in GATES {
         if name == "deny" && !deny_is_installed() {
             eprintln!("lint: deny left out, cargo-deny is not installed (cargo install --locked cargo-deny)");

@@ -10,7 +10,7 @@
 //!   whole object in an annotation, which may have 256 KiB.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
+use kube_core::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::rules::{self, Bound, Rule};

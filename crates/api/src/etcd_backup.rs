@@ -1,7 +1,7 @@
 //! EtcdBackup: one backup of an etcd cluster, or a schedule of them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,7 @@ use crate::store::{StorageType, Store, StoreBlocks, StoreError};
 /// What to back up, where to, and how often.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "kube_core"),
     group = "etcd.database.coreos.com",
     version = "v1beta2",
     kind = "EtcdBackup",

@@ -1,7 +1,7 @@
 //! EtcdRestore: puts a cluster back from a backup. The object is named like the cluster.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,7 @@ use crate::store::{StorageType, Store, StoreBlocks, StoreError};
 /// Which cluster to put back, and from what.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "kube_core"),
     group = "etcd.database.coreos.com",
     version = "v1beta2",
     kind = "EtcdRestore",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,7 @@ use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_de
 /// The etcd cluster that is wanted.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "kube_core"),
     group = "etcd.database.coreos.com",
     version = "v1beta2",
     kind = "EtcdCluster",

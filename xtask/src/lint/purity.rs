@@ -1,0 +1,59 @@
+//! Planners are pure: none of their crates may reach a client, a runtime, a clock's driver or a source of randomness through any
+//! dependency, however far away. `clippy.toml` refuses the clocks of the standard library.
+
+use anyhow::{Result, bail};
+
+use crate::paths::Paths;
+use crate::shell::{cmd, output};
+
+/// The crates that decide.
+const PURE: [&str; 2] = ["stateward-api", "stateward-plan"];
+
+/// What nothing that decides may link with.
+const IMPURE: [&str; 8] = [
+    "tokio",
+    "hyper",
+    "kube-client",
+    "kube-runtime",
+    "reqwest",
+    "rustls",
+    "rand",
+    "getrandom",
+];
+
+pub(super) fn check(paths: &Paths) -> Result<()> {
+    for package in PURE {
+        let words = [
+            "tree",
+            "--locked",
+            "--edges=normal",
+            "--prefix=none",
+            "--format={p}",
+            "--package",
+            package,
+        ];
+        let tree = output(cmd("cargo", words).current_dir(&paths.checkout))?;
+        if let Some(found) = impure(&tree) {
+            bail!("{package} is pure and reaches {found}. See how:  cargo tree -e normal -p {package} -i {found}");
+        }
+    }
+    Ok(())
+}
+
+/// The first crate of a tree that a pure one may not reach. Lines are a name, a version, and sometimes more.
+fn impure(tree: &str) -> Option<&'static str> {
+    let mut names = tree.lines().filter_map(|line| line.split_whitespace().next());
+    names.find_map(|name| IMPURE.into_iter().find(|impure| *impure == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::impure;
+
+    #[test]
+    fn a_client_far_down_the_tree_is_found() {
+        let pure = "stateward-plan v0.1.0 (here)\njiff v0.2.1\nkube-core v5.0.0\ntokio-like v1.0.0\n";
+        assert_eq!(impure(pure), None);
+        assert_eq!(impure(&format!("{pure}tokio v1.2.3 (*)\n")), Some("tokio"));
+    }
+}
