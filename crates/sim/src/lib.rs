@@ -12,7 +12,6 @@ mod faults;
 mod history;
 mod kube;
 mod many;
-#[cfg(test)]
 mod mutants;
 mod node;
 mod operator;
@@ -32,5 +31,6 @@ mod user;
 pub use backups::{BackupOutcome, BackupSubject, REAL_BACKUPS, run_backups};
 pub use history::{Outcome, replay, run};
 pub use many::{Summary, run_many};
+pub use mutants::Table;
 pub use sim::Violation;
 pub use subject::{REAL, Subject};

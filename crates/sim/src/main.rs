@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use stateward_sim::{REAL, replay, run_many};
+use stateward_sim::{REAL, Table, replay, run_many};
 
 /// Simulated histories of the planner, with faults drawn from seeds
 #[derive(Parser)]
@@ -23,12 +23,21 @@ struct Arguments {
     /// Stop after so many broken histories
     #[arg(long, default_value_t = 20)]
     enough: usize,
+    /// Run planners and drivers that are broken on purpose, and print which rule catches which
+    #[arg(long)]
+    mutants: bool,
 }
+
+/// Within so many histories each mutant must be caught.
+const HISTORIES_OF_A_MUTANT: u64 = 3000;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(seed) = arguments.replay {
         return tell(seed);
+    }
+    if arguments.mutants {
+        return mutants();
     }
     let start = Instant::now();
     let summary = run_many(&REAL, arguments.from, arguments.seeds, arguments.enough);
@@ -59,6 +68,20 @@ fn main() -> ExitCode {
             println!("tell it with: ./x sim --replay {seed}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn mutants() -> ExitCode {
+    let table = Table::of(HISTORIES_OF_A_MUTANT);
+    print!("{table}");
+    let problems = table.problems();
+    for problem in &problems {
+        println!("{problem}");
+    }
+    if problems.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

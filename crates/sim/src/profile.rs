@@ -52,7 +52,6 @@ impl Profile {
     }
 
     /// Nothing goes wrong by itself.
-    #[cfg(test)]
     pub(crate) fn gentle() -> Self {
         Self {
             nodes: 4,

@@ -184,7 +184,7 @@ impl<'a> Sim<'a> {
     }
 
     pub(crate) fn break_rule(&mut self, rule: &'static str, what: impl Into<String>) {
-        if self.broken.is_some() {
+        if self.broken.is_some() || self.subject.ignores == Some(rule) {
             return;
         }
         let violation = Violation {

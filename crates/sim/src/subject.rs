@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use stateward_plan::etcd::{Intent, Plan, Record, World};
 
 /// A planner and its driver.
+#[derive(Clone, Copy)]
 pub struct Subject {
     /// Its name in summaries.
     pub name: &'static str,
@@ -11,6 +12,8 @@ pub struct Subject {
     pub plan: fn(&Intent, &Record, &World, Timestamp) -> Plan,
     /// The driver refuses destructive effects whose guard does not hold.
     pub guards: bool,
+    /// A rule that does not count: what else would catch this one?
+    pub ignores: Option<&'static str>,
 }
 
 /// The real one.
@@ -18,4 +21,5 @@ pub const REAL: Subject = Subject {
     name: "the planner",
     plan: stateward_plan::etcd::plan,
     guards: true,
+    ignores: None,
 };

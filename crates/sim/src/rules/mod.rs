@@ -7,8 +7,17 @@ mod plans;
 
 use stateward_plan::etcd::{Intent, Listed, MemberName, Voice, World, members::owner};
 
+macro_rules! names {
+    ($(pub(crate) const $rule:ident: &str = $text:literal;)*) => {
+        $(pub(crate) const $rule: &str = $text;)*
+        /// All of them.
+        pub(crate) const ALL: &[&str] = &[$($rule),*];
+    };
+}
+
 /// The names of the rules, as tests and stories name them.
 pub(crate) mod name {
+    names! {
     pub(crate) const QUORUM: &str = "rule 1: never fewer voters than a quorum while something safer exists";
     pub(crate) const ONE_CHANGE: &str = "rule 2: one membership change at a time";
     pub(crate) const ONE_BOOTSTRAP: &str = "rule 3: a cluster is bootstrapped once";
@@ -31,6 +40,7 @@ pub(crate) mod name {
     pub(crate) const VERSIONS: &str = "no member runs more than one minor version ahead of the cluster's version";
     pub(crate) const TRUST: &str = "no running member meets a peer that it cannot verify";
     pub(crate) const CONVERGES: &str = "once faults stop the cluster comes to match the spec and stays so";
+    }
 }
 
 /// What one member says in this round: it serves as the member the list knows.

@@ -1,0 +1,172 @@
+//! Proof that the simulation can fail: planners and drivers that are broken on purpose, as data. Each must be caught, and
+//! each rule must have one that no other rule catches. One file a subject; `sim --mutants` prints them all.
+
+mod planner;
+mod restores;
+mod table;
+mod trust;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use stateward_plan::etcd::{Intent, Plan, Record, World, plan};
+
+use crate::many::run_many;
+use crate::sim::Violation;
+use crate::subject::{REAL, Subject};
+
+pub use table::Table;
+
+type Planner = fn(&Intent, &Record, &World, Timestamp) -> Plan;
+type Scene = fn(&Subject) -> Option<Violation>;
+
+/// After so many broken histories it is known well enough who catches a mutant.
+const ENOUGH: usize = 5;
+
+/// A planner or a driver that is broken on purpose.
+struct Mutant {
+    subject: Subject,
+    /// What happens to it, where that is rare in what is drawn.
+    scene: Option<Scene>,
+    /// The rules that may be the first to catch it.
+    rules: &'static [&'static str],
+    /// Without its one rule nothing would catch it.
+    alone: bool,
+}
+
+/// Drawn histories catch it.
+fn caught(name: &'static str, broken: Planner, rules: &'static [&'static str]) -> Mutant {
+    Mutant {
+        subject: Subject {
+            name,
+            plan: broken,
+            ..REAL
+        },
+        scene: None,
+        rules,
+        alone: false,
+    }
+}
+
+/// A scene catches it.
+fn caught_in(name: &'static str, broken: Planner, scene: Scene, rules: &'static [&'static str]) -> Mutant {
+    Mutant {
+        scene: Some(scene),
+        ..caught(name, broken, rules)
+    }
+}
+
+/// The same with a driver that has no guards.
+fn without_guards(mut mutant: Mutant) -> Mutant {
+    mutant.subject.guards = false;
+    mutant
+}
+
+impl Mutant {
+    /// Without its one rule nothing would catch it.
+    fn alone(self) -> Self {
+        Self { alone: true, ..self }
+    }
+
+    /// The rules that catch it first, each with the first seed (none: in a scene).
+    fn caught_by(&self, subject: &Subject, histories: u64, enough: usize) -> BTreeMap<&'static str, Option<u64>> {
+        if let Some(scene) = self.scene {
+            return scene(subject).map(|broken| (broken.rule, None)).into_iter().collect();
+        }
+        let mut rules = BTreeMap::new();
+        for (seed, outcome) in run_many(subject, 0, histories, enough).broken {
+            if let Some(broken) = outcome.broken {
+                rules.entry(broken.rule).or_insert(Some(seed));
+            }
+        }
+        rules
+    }
+
+    /// Why it is not what it is meant to be.
+    fn verdict(&self, histories: u64) -> Verdict {
+        let caught = self.caught_by(&self.subject, histories, ENOUGH);
+        let name = self.subject.name;
+        let unexpected = caught.keys().find(|rule| !self.rules.contains(rule));
+        let others = self.alone.then(|| {
+            let blind = Subject {
+                ignores: self.rules.first().copied(),
+                ..self.subject
+            };
+            self.caught_by(&blind, histories, 1)
+        });
+        let problem = if caught.is_empty() {
+            Some(format!("\"{name}\" was not caught in {histories} histories"))
+        } else if let Some(rule) = unexpected {
+            Some(format!("\"{name}\" was caught by \"{rule}\" ({:?})", caught[rule]))
+        } else if self.alone && self.rules.len() != 1 {
+            Some(format!(
+                "\"{name}\" is said to be caught by one rule alone and names several"
+            ))
+        } else {
+            let other = others.as_ref().and_then(BTreeMap::first_key_value);
+            other.map(|(rule, seed)| format!("\"{name}\" is caught by \"{rule}\" too ({seed:?})"))
+        };
+        Verdict {
+            name,
+            caught,
+            alone: self.alone && problem.is_none(),
+            problem,
+        }
+    }
+}
+
+struct Verdict {
+    name: &'static str,
+    caught: BTreeMap<&'static str, Option<u64>>,
+    alone: bool,
+    problem: Option<String>,
+}
+
+fn all() -> Vec<Mutant> {
+    let mut all = planner::all();
+    all.push(without_guards(caught("no guards", plan, UNGUARDED)));
+    all.extend(restores::all());
+    all.extend(trust::all());
+    all
+}
+
+const UNGUARDED: &[&str] = {
+    use crate::rules::name::*;
+    &[DATA, EVIDENCE, WRITES, QUORUM, ONE_CHANGE, TRUST, WORDS]
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Within so many histories each must be caught.
+    const HISTORIES: u64 = 3000;
+
+    fn are_caught(mutants: Vec<Mutant>) {
+        let problems: Vec<String> = mutants
+            .iter()
+            .filter_map(|mutant| mutant.verdict(HISTORIES).problem)
+            .collect();
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
+    }
+
+    #[test]
+    fn planners_are_caught() {
+        are_caught(planner::all());
+    }
+
+    #[test]
+    fn careless_restores_are_caught() {
+        are_caught(restores::all());
+    }
+
+    #[test]
+    fn careless_trust_is_caught() {
+        are_caught(trust::all());
+    }
+
+    #[test]
+    fn a_driver_without_guards_is_caught() {
+        are_caught(vec![without_guards(caught("no guards", plan, UNGUARDED))]);
+    }
+}

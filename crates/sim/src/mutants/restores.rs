@@ -1,0 +1,125 @@
+//! Planners that are careless about restores.
+
+use jiff::Timestamp;
+use stateward_plan::etcd::{Effect, Intent, Launch, Plan, Record, RequestState, World, plan};
+
+use super::{Mutant, caught};
+use crate::rules::name;
+
+/// Each with the rules that may catch it first.
+pub(super) fn all() -> Vec<Mutant> {
+    vec![
+        caught(
+            "follows anything",
+            a_backup_is_followed_before_it_is_proven,
+            &[name::RESTORE_PROVEN],
+        ),
+        caught(
+            "restores again",
+            a_restore_that_is_done_is_forgotten,
+            &[name::RESTORE_ONCE],
+        ),
+        caught(
+            "no fence",
+            old_members_come_back_beside_the_restored_one,
+            &[name::RESTORE_FENCED, name::CONVERGES],
+        ),
+        caught(
+            "deletes old claims early",
+            old_data_is_deleted_before_the_new_cluster_serves,
+            &[name::DATA],
+        ),
+        caught(
+            "an empty restore",
+            the_restored_member_begins_empty,
+            &[name::ONE_BOOTSTRAP],
+        ),
+        caught(
+            "no record of a restore",
+            a_restore_is_not_recorded_first,
+            &[
+                name::QUORUM,
+                name::RESTORE_PROVEN,
+                name::LEADER,
+                name::NO_RESTART,
+                name::CONVERGES,
+            ],
+        ),
+    ]
+}
+
+fn a_backup_is_followed_before_it_is_proven(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let mut world = world.clone();
+    for request in &mut world.restores {
+        request.state = RequestState::Proven(Box::default());
+    }
+    plan(intent, record, &world, now)
+}
+
+fn a_restore_that_is_done_is_forgotten(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let mut forgetful = record.clone();
+    forgetful.restore = record.restoring().cloned();
+    plan(intent, &forgetful, world, now)
+}
+
+fn old_members_come_back_beside_the_restored_one(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
+    let mut plan = plan(intent, record, world, now);
+    if let Some(restoring) = record.restoring() {
+        let old = world.claims.keys().filter(|name| **name != restoring.seed);
+        let back = old.filter(|name| !world.pods.contains_key(*name));
+        plan.effects.extend(back.map(|name| Effect::CreatePod {
+            member: name.clone(),
+            launch: Launch::Sealed,
+            version: intent.version.clone(),
+            tls: stateward_plan::etcd::TlsStage::Off,
+        }));
+    }
+    plan
+}
+
+fn old_data_is_deleted_before_the_new_cluster_serves(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
+    let mut plan = plan(intent, record, world, now);
+    let cluster = record.bootstrap.as_ref().and_then(|bootstrap| bootstrap.cluster);
+    if let (Some(restoring), Some(cluster)) = (record.restoring(), cluster) {
+        let old = restoring.old_claims.iter();
+        plan.effects.extend(old.map(|(member, uid)| Effect::DeleteClaim {
+            member: member.clone(),
+            uid: uid.clone(),
+            cluster,
+        }));
+    }
+    plan
+}
+
+fn the_restored_member_begins_empty(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let mut plan = plan(intent, record, world, now);
+    for effect in &mut plan.effects {
+        if let Effect::CreatePod { launch, .. } = effect
+            && let Launch::Restore { token, .. } = &launch
+        {
+            *launch = Launch::Seed { token: token.clone() };
+        }
+    }
+    plan
+}
+
+fn a_restore_is_not_recorded_first(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let asked = plan(intent, record, world, now);
+    if record.restore == asked.record.restore || asked.record.restoring().is_none() {
+        return asked;
+    }
+    // It goes on from what it has only decided.
+    let mut hasty = plan(intent, &asked.record, world, now);
+    hasty.record = record.clone();
+    hasty
+}

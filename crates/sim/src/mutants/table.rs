@@ -1,0 +1,55 @@
+//! The table of rules and mutants.
+
+use std::fmt;
+
+use super::{Verdict, all};
+use crate::rules::name;
+
+/// Which rule catches which mutant.
+pub struct Table {
+    verdicts: Vec<Verdict>,
+    histories: u64,
+}
+
+impl Table {
+    /// Runs every mutant through so many histories, or its scene.
+    pub fn of(histories: u64) -> Self {
+        Self {
+            verdicts: all().iter().map(|mutant| mutant.verdict(histories)).collect(),
+            histories,
+        }
+    }
+
+    /// What is wrong: a mutant that is not caught as it should be, a rule without a mutant of its own.
+    pub fn problems(&self) -> Vec<String> {
+        let mutants = self.verdicts.iter().filter_map(|verdict| verdict.problem.clone());
+        let idle = name::ALL.iter().filter(|rule| {
+            let mut own = self.verdicts.iter().filter(|verdict| verdict.alone);
+            !own.any(|verdict| verdict.caught.contains_key(*rule))
+        });
+        let rules = idle.map(|rule| format!("no mutant is caught by \"{rule}\" alone"));
+        mutants.chain(rules).collect()
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mutants, histories) = (self.verdicts.len(), self.histories);
+        writeln!(
+            f,
+            "{} rules, {mutants} mutants, {histories} histories each; * no other rule catches it; the number is a seed",
+            name::ALL.len()
+        )?;
+        for rule in name::ALL {
+            writeln!(f, "{rule}")?;
+            for verdict in &self.verdicts {
+                if let Some(seed) = verdict.caught.get(rule) {
+                    let own = if verdict.alone { '*' } else { ' ' };
+                    let seed = seed.map_or("a scene".to_owned(), |seed| seed.to_string());
+                    writeln!(f, "  {own} {} ({seed})", verdict.name)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! Planners that are careless about certificate authorities.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use stateward_plan::etcd::{Effect, Intent, Plan, Record, Trust, World, plan};
+
+use super::{Mutant, caught, without_guards};
+use crate::rules::name;
+
+/// Each with the rules that may catch it first.
+pub(super) fn all() -> Vec<Mutant> {
+    vec![
+        without_guards(caught(
+            "hands out early",
+            certificates_are_handed_out_before_all_trust_them,
+            &[
+                name::TRUST,
+                name::DATA,
+                name::EVIDENCE,
+                name::WRITES,
+                name::QUORUM,
+                name::ONE_CHANGE,
+            ],
+        )),
+        caught(
+            "no overlap",
+            a_new_authority_takes_the_place_of_the_old_one_at_once,
+            &[name::TRUST, name::CONVERGES, name::WORDS],
+        ),
+        caught(
+            "drops early",
+            the_old_authority_is_dropped_before_the_new_certificates_are_seen,
+            &[name::TRUST],
+        ),
+    ]
+}
+
+/// A planner that is told something else about the authorities than what is.
+fn deceived(intent: &Intent, record: &Record, world: &World, now: Timestamp, how: impl Fn(&mut Trust)) -> Plan {
+    let mut world = world.clone();
+    if let Some(trust) = &mut world.trust {
+        how(trust);
+    }
+    plan(intent, record, &world, now)
+}
+
+fn certificates_are_handed_out_before_all_trust_them(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
+    let mut plan = plan(intent, record, world, now);
+    let trust = world.trust.as_ref();
+    if !intent.paused
+        && trust.is_some_and(|trust| trust.issued != trust.wanted && trust.wanted.is_subset(&trust.bundle))
+    {
+        plan.effects.push(Effect::IssueCertificates { next: true });
+    }
+    plan
+}
+
+fn a_new_authority_takes_the_place_of_the_old_one_at_once(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
+    deceived(intent, record, world, now, |trust| {
+        if trust.issued != trust.wanted {
+            trust.issued.clone_from(&trust.wanted);
+            trust.seen = true;
+        }
+    })
+}
+
+fn the_old_authority_is_dropped_before_the_new_certificates_are_seen(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
+    deceived(intent, record, world, now, |trust| {
+        trust.seen = true;
+        trust.overlap_left = Duration::ZERO;
+    })
+}
