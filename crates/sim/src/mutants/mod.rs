@@ -28,7 +28,7 @@ struct Mutant {
     subject: Subject,
     /// What happens to it, where that is rare in what is drawn.
     scene: Option<Scene>,
-    /// The rules that may be the first to catch it.
+    /// Those of the rules that are there to catch it; one of them must be the first to do so in some history.
     rules: &'static [&'static str],
     /// Without its one rule nothing would catch it.
     alone: bool,
@@ -86,7 +86,7 @@ impl Mutant {
     fn verdict(&self, histories: u64) -> Verdict {
         let caught = self.caught_by(&self.subject, histories, ENOUGH);
         let name = self.subject.name;
-        let unexpected = caught.keys().find(|rule| !self.rules.contains(rule));
+        let expected = caught.keys().any(|rule| self.rules.contains(rule));
         let others = self.alone.then(|| {
             let blind = Subject {
                 ignores: self.rules.first().copied(),
@@ -96,8 +96,8 @@ impl Mutant {
         });
         let problem = if caught.is_empty() {
             Some(format!("\"{name}\" was not caught in {histories} histories"))
-        } else if let Some(rule) = unexpected {
-            Some(format!("\"{name}\" was caught by \"{rule}\" ({:?})", caught[rule]))
+        } else if !expected {
+            Some(format!("\"{name}\" was caught by none of its rules, but by {caught:?}"))
         } else if self.alone && self.rules.len() != 1 {
             Some(format!(
                 "\"{name}\" is said to be caught by one rule alone and names several"
