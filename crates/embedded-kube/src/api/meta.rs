@@ -154,7 +154,8 @@ fn path_segment(text: &str) -> Vec<String> {
         .collect()
 }
 
-fn qualified_name(key: &str) -> Vec<String> {
+/// What is wrong with the key of a label or annotation.
+pub(crate) fn qualified_name(key: &str) -> Vec<String> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
@@ -181,6 +182,33 @@ fn qualified_name(key: &str) -> Vec<String> {
     wrong
 }
 
+/// What is wrong with the value of a label.
+pub(crate) fn label_value(text: &str) -> Vec<String> {
+    let form = (!LABEL_VALUE.is_match(text)).then(|| {
+        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
+         must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', \
+         regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+            .to_owned()
+    });
+    length(text, 63).into_iter().chain(form).collect()
+}
+
+/// What is wrong with a map of labels, or with what is matched with one.
+pub(crate) fn labels(map: &Value, at: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (key, value) in map.as_object().into_iter().flatten() {
+        let refuse = |value: &Value, why| FieldError::invalid(at, value.clone(), why);
+        errors.extend(
+            qualified_name(key)
+                .into_iter()
+                .map(|why| refuse(&key.as_str().into(), why)),
+        );
+        let text = value.as_str().unwrap_or_default();
+        errors.extend(label_value(text).into_iter().map(|why| refuse(value, why)));
+    }
+    errors
+}
+
 /// Checks names, labels, annotations and finalizers of an object about to be stored.
 pub(crate) fn validate(resource: &Resource, object: &Value) -> Vec<FieldError> {
     let metadata = &object["metadata"];
@@ -205,27 +233,7 @@ pub(crate) fn validate(resource: &Resource, object: &Value) -> Vec<FieldError> {
                 .map(|e| FieldError::invalid("metadata.name", metadata["name"].clone(), e)),
         );
     }
-    for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
-        let wrong = qualified_name(key);
-        errors.extend(
-            wrong
-                .into_iter()
-                .map(|e| FieldError::invalid("metadata.labels", key.as_str(), e)),
-        );
-        let text = value.as_str().unwrap_or_default();
-        if let Some(e) = length(text, 63) {
-            errors.push(FieldError::invalid("metadata.labels", value.clone(), e));
-        }
-        if !LABEL_VALUE.is_match(text) {
-            errors.push(FieldError::invalid(
-                "metadata.labels",
-                value.clone(),
-                "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
-                 must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', \
-                 regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
-            ));
-        }
-    }
+    errors.extend(labels(&metadata["labels"], "metadata.labels"));
     let mut size = 0;
     for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
         let wrong = qualified_name(&key.to_lowercase());

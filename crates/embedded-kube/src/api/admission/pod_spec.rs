@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::{default, each, text};
+use super::{default, each, placement, text};
 use crate::api::errors::FieldError;
 use crate::api::meta;
 use crate::schema::error::Reason;
@@ -200,6 +200,7 @@ pub(super) fn validate(spec: &Value, at: &str) -> Vec<FieldError> {
         &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
         &mut errors,
     );
+    errors.extend(placement::validate(spec, at));
     if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|g| g < 0) {
         let value = spec["terminationGracePeriodSeconds"].clone();
         let field = format!("{at}.terminationGracePeriodSeconds");
