@@ -280,6 +280,9 @@ pub(crate) fn built_in() -> Vec<Resource> {
             .sub("log", "Pod", &["get"])
             .sub("portforward", "PodPortForwardOptions", STREAM)
             .status(),
+        stored!("", "resourcequotas", "ResourceQuota", NS, core::ResourceQuota)
+            .short(&["quota"])
+            .status(),
         stored!("", "secrets", "Secret", NS, core::Secret),
         stored!("", "serviceaccounts", "ServiceAccount", NS, core::ServiceAccount)
             .short(&["sa"])

@@ -9,6 +9,7 @@ mod placement;
 mod pod;
 mod pod_security;
 mod pod_spec;
+mod quota;
 mod rbac;
 mod service;
 mod statefulset;

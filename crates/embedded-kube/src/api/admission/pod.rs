@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{default, each, pod_security, pod_spec, text};
+use super::{default, each, pod_security, pod_spec, quota, text};
 use crate::api::errors::{FieldError, Result, Status};
 use crate::api::meta;
 use crate::api::rest::Call;
@@ -152,7 +152,11 @@ fn qos_class(spec: &Value) -> &'static str {
 
 pub(super) fn validate(call: &Call, old: Option<&Value>, new: &Value) -> Result<Vec<FieldError>> {
     let Some(old) = old else {
-        return Ok(pod_spec::validate(&new["spec"], "spec"));
+        let errors = pod_spec::validate(&new["spec"], "spec");
+        if errors.is_empty() {
+            quota::check(call, new)?;
+        }
+        return Ok(errors);
     };
     let mut errors = pod_spec::validate(&new["spec"], "spec");
     if errors.is_empty() && without_mutable(&old["spec"], old) != without_mutable(&new["spec"], old) {

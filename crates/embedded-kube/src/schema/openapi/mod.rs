@@ -385,6 +385,7 @@ fn add_built_in(definitions: &mut Definitions, served: &Served<'_>) -> Option<St
         ("", "Pod") => add::<core::Pod>(d),
         ("", "Secret") => add::<core::Secret>(d),
         ("", "Service") => add::<core::Service>(d),
+        ("", "ResourceQuota") => add::<core::ResourceQuota>(d),
         ("", "ServiceAccount") => add::<core::ServiceAccount>(d),
         ("apps", "ControllerRevision") => add::<apps::ControllerRevision>(d),
         ("apps", "StatefulSet") => add::<apps::StatefulSet>(d),

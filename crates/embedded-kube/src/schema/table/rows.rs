@@ -91,7 +91,7 @@ pub(super) fn headers(kind: &str) -> &'static [&'static str] {
             "+Name",
         ],
         "Namespace" => &["Name", "Status", "Age"],
-        "ServiceAccount" => &["Name", "Age"],
+        "ResourceQuota" | "ServiceAccount" => &["Name", "Age"],
         "RoleBinding" | "ClusterRoleBinding" => &["Name", "Role", "Age", "+Users", "+Groups", "+ServiceAccounts"],
         "StatefulSet" => &["Name", "Ready", "Age", "+Containers", "+Images"],
         "ControllerRevision" => &["Name", "Controller", "Revision", "Age"],
@@ -233,7 +233,7 @@ pub(super) fn cells(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {
         "Lease" => vec![name.into(), at("/spec/holderIdentity").into(), age().into()],
         "Event" => event(object, name, now),
         "Namespace" => vec![name.into(), at("/status/phase").into(), age().into()],
-        "ServiceAccount" => vec![name.into(), age().into()],
+        "ResourceQuota" | "ServiceAccount" => vec![name.into(), age().into()],
         "RoleBinding" | "ClusterRoleBinding" => {
             let subjects = |wanted: &str| {
                 let of_kind = items(object, "/subjects").iter().filter(|s| text(s, "/kind") == wanted);
