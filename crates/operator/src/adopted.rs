@@ -3,13 +3,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::Api;
+use kube::api::ListParams;
 use stateward_api::EtcdCluster;
 use stateward_etcd::{Client, Timeouts};
 use stateward_plan::etcd::manifests::tls_secrets;
 use stateward_plan::etcd::members::owner;
-use stateward_plan::etcd::{Intent, MemberName, Voice, World};
+use stateward_plan::etcd::{Answer, Intent, MemberName, Voice, World};
 
 use crate::Shared;
+use crate::adopt_scope::Scope;
 use crate::caches::Key;
 use crate::secrets::SecretReader;
 
@@ -30,19 +34,70 @@ pub(crate) fn are_needed(intent: &Intent, world: &World) -> bool {
         })
 }
 
+/// What may be connected to, as the namespace is now.
+pub(crate) async fn scope<'a>(shared: &'a Shared, key: &'a Key) -> Result<Scope<'a>, kube::Error> {
+    // What the API server has in memory is new enough: an address that a pod of the namespace had a moment ago.
+    let cached = ListParams::default().match_any();
+    let (pods, services) = (
+        Api::<Pod>::namespaced(shared.client.clone(), &key.namespace),
+        Api::<Service>::namespaced(shared.client.clone(), &key.namespace),
+    );
+    let (pods, services) = futures::try_join!(pods.list(&cached), services.list(&cached))?;
+    Ok(Scope::new(&shared.config.adopt_allow, &key.namespace, pods, services))
+}
+
 /// A connection to each endpoint, by its URL, or why there is none.
 pub(crate) async fn connect(
     shared: &Shared,
     key: &Key,
     cluster: &EtcdCluster,
     intent: &Intent,
+    scope: &Scope<'_>,
     secrets: &mut SecretReader,
 ) -> Vec<(MemberName, Result<Client, String>)> {
     let mut all = Vec::new();
     for url in &intent.adopt {
-        all.push((MemberName(url.clone()), to(shared, key, cluster, url, secrets).await));
+        let client = to(shared, key, cluster, url, scope, secrets).await;
+        all.push((MemberName(url.clone()), client));
     }
     all
+}
+
+/// What a member that is not ours said is taken only if all its peers may be joined.
+pub(crate) fn may_be_joined(intent: &Intent, scope: &Scope<'_>, answer: &Answer) -> Result<(), String> {
+    let strangers = answer.list.iter().filter(|line| owner(intent, line).is_none());
+    match strangers
+        .flat_map(|line| &line.peer_urls)
+        .all(|url| scope.may_join(url))
+    {
+        true => Ok(()),
+        false => Err(format!("a member that it lists is {NOT_ALLOWED}")),
+    }
+}
+
+const NOT_ALLOWED: &str =
+    "no pod or Service of this namespace, and the operator was not started with --adopt-allow for it";
+
+/// Why a server that is not ours is not heard, in our own words: what it says is not for everybody who may read a status.
+pub(crate) fn in_own_words(error: &stateward_etcd::Error) -> &'static str {
+    use stateward_etcd::Error;
+    let says = |why: &str, words: &[&str]| words.iter().any(|word| why.to_ascii_lowercase().contains(word));
+    match error {
+        Error::TimedOut(_) => "it does not answer in time",
+        Error::Unreachable(why) if says(why, &["connection refused"]) => "it refuses the connection",
+        Error::Unreachable(why) if says(why, &["did not accept a connection"]) => "it cannot be connected to in time",
+        Error::Unreachable(why) if says(why, &["certificate", "tls", "handshake", "alert"]) => "TLS fails with it",
+        Error::Unreachable(_) => "it cannot be reached, or does not answer as etcd does",
+        Error::NoQuorum(_) => "it has no leader",
+        Error::NotYet(_) => "it says: not yet",
+        Error::NoSpace(_) => "its space quota is used up",
+        Error::Permission(_) => "it asks for a user, and authentication is not supported here",
+        Error::MemberNotFound
+        | Error::AlreadyThere(_)
+        | Error::NotALearner
+        | Error::Unsupported(_)
+        | Error::Refused(_) => "it refuses, or does not answer as etcd does",
+    }
 }
 
 async fn to(
@@ -50,9 +105,13 @@ async fn to(
     key: &Key,
     cluster: &EtcdCluster,
     url: &str,
+    scope: &Scope<'_>,
     secrets: &mut SecretReader,
 ) -> Result<Client, String> {
     let (host, port, tls) = parse(url).ok_or_else(|| "write it as http://HOST:2379 or https://HOST:2379".to_owned())?;
+    if !scope.may_resolve(host) {
+        return Err(format!("it is {NOT_ALLOWED}"));
+    }
     let tls = match tls_secrets(cluster).client {
         _ if !tls => None,
         Some(secret) => Some(secrets.client_certificate(shared, key, &secret).await?.0),
@@ -61,14 +120,17 @@ async fn to(
     let address = tokio::time::timeout(Duration::from_secs(1), tokio::net::lookup_host((host, port)))
         .await
         .map_err(|_| "its name is not resolved in time".to_owned())?
-        .map_err(|error| format!("its name is not known: {error}"))?
+        .map_err(|_| "its name is not known".to_owned())?
         .find(SocketAddr::is_ipv4)
         .ok_or_else(|| "its name has no address".to_owned())?;
+    if !scope.may_connect(host, address.ip()) {
+        return Err(format!("it is {NOT_ALLOWED}"));
+    }
     Client::new(address, tls.as_ref().map(|tls| (tls, host)), TIMEOUTS).map_err(|error| error.to_string())
 }
 
 /// Host, port and whether with TLS.
-fn parse(url: &str) -> Option<(&str, u16, bool)> {
+pub(crate) fn parse(url: &str) -> Option<(&str, u16, bool)> {
     let (rest, tls) = match url.strip_prefix("https://") {
         Some(rest) => (rest, true),
         None => (url.strip_prefix("http://")?, false),

@@ -21,6 +21,8 @@ pub struct Config {
     pub election: Option<Election>,
     /// The image with this program, which the pods run that take and restore backups.
     pub agent_image: String,
+    /// Where clusters may be adopted from besides their own namespace.
+    pub adopt_allow: crate::AdoptAllow,
     /// How often the members of a quiet cluster are asked how they are.
     pub health_interval: Duration,
     /// Whom it does not reach, for fault drills.
@@ -61,6 +63,7 @@ impl Default for Config {
             listen: None,
             election: None,
             agent_image: AGENT_IMAGE.to_owned(),
+            adopt_allow: crate::AdoptAllow::default(),
             health_interval: Duration::from_secs(10),
             reach: crate::Reach::default(),
         }

@@ -4,6 +4,7 @@
 //! Each EtcdCluster ([`cluster_loop`]) and EtcdBackup ([`backup`]) is its own loop, woken by the events of its own objects; a
 //! slow or broken one delays no other. Nothing is remembered between rounds but caches and connections.
 
+mod adopt_scope;
 mod adopted;
 mod backup;
 mod caches;
@@ -32,6 +33,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use adopt_scope::AdoptAllow;
 use caches::{Caches, Key};
 pub use config::{AGENT_IMAGE, Config, Election};
 use election::Tenure;

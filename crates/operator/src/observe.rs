@@ -116,7 +116,7 @@ pub(crate) async fn observe(
     memory.connections.keep_only(|member| pods.contains_key(member));
     let mut clients = listen(shared, key, intent, record, &pods, memory, &mut world).await;
     if crate::adopted::are_needed(intent, &world) {
-        listen_to_adopted(shared, key, cluster, intent, memory, &mut world, &mut clients).await;
+        listen_to_adopted(shared, key, cluster, intent, memory, &mut world, &mut clients).await?;
     }
     let seen = judged.look_at_members(&world).await;
     world.trust = judged.trust.take().map(|trust| Trust { seen, ..trust });
@@ -263,12 +263,18 @@ async fn listen_to_adopted(
     memory: &mut Memory,
     world: &mut World,
     clients: &mut BTreeMap<MemberName, Client>,
-) {
-    let connections = crate::adopted::connect(shared, key, cluster, intent, &mut memory.secrets).await;
+) -> Result<(), kube::Error> {
+    let scope = crate::adopted::scope(shared, key).await?;
+    let connections = crate::adopted::connect(shared, key, cluster, intent, &scope, &mut memory.secrets).await;
     let questions = connections.into_iter().map(async |(name, client)| match client {
         Ok(client) => {
             let asked = ask(&client.with_request_timeout(Duration::from_secs(1))).await;
-            (name, Some(client), asked.map_err(|error| in_words(&error)))
+            let asked = asked.map_err(|error| crate::adopted::in_own_words(&error).to_owned());
+            let asked = asked.and_then(|asked| {
+                crate::adopted::may_be_joined(intent, &scope, &asked.answer)?;
+                Ok(asked)
+            });
+            (name, Some(client), asked)
         }
         Err(why) => (name, None, Err(why)),
     });
@@ -281,6 +287,7 @@ async fn listen_to_adopted(
             Err(why) => drop(world.voices.insert(name, Voice::Silent(why))),
         }
     }
+    Ok(())
 }
 
 /// Asks a member about itself; on the way to a higher minor version also for the one that the cluster has agreed on.

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result};
-use stateward_operator::{Config, Election};
+use anyhow::{Context, Result, anyhow};
+use stateward_operator::{AdoptAllow, Config, Election};
 use tokio_util::sync::CancellationToken;
 
 /// Options of `stateward operator`. Each can be given in the environment too.
@@ -24,6 +24,9 @@ pub(crate) struct Options {
     /// The image with this program, which the pods run that take and restore backups
     #[arg(long, env = "OPERATOR_IMAGE", default_value = stateward_operator::AGENT_IMAGE)]
     agent_image: String,
+    /// Clusters may be adopted from here besides their own namespace: networks as 10.0.0.0/8, or ends of host names as shop.svc
+    #[arg(long, env = "ADOPT_ALLOW", value_delimiter = ',')]
+    adopt_allow: Vec<String>,
     /// Act without a lease; only where no second operator can be
     #[arg(long)]
     no_election: bool,
@@ -37,6 +40,7 @@ pub(crate) struct Options {
 
 pub(crate) async fn run(options: Options) -> Result<()> {
     crate::logging::to_stderr("info");
+    let adopt_allow = AdoptAllow::parse(&options.adopt_allow).map_err(|error| anyhow!("--adopt-allow: {error}"))?;
     let client = kube::Client::try_default()
         .await
         .context("cannot find a Kubernetes: no kubeconfig, and not in a pod")?;
@@ -46,6 +50,7 @@ pub(crate) async fn run(options: Options) -> Result<()> {
         manage_crds: !options.no_crds,
         listen: Some(options.listen),
         agent_image: options.agent_image,
+        adopt_allow,
         election: (!options.no_election)
             .then(|| Election::new(options.pod_namespace, crate::manifests::NAME, options.pod_name)),
         ..Config::default()
