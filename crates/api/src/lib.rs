@@ -21,6 +21,7 @@ pub mod validate;
 pub mod version;
 
 mod lenient;
+mod owned_flags;
 mod rules;
 
 pub use conditions::{Condition, ConditionStatus};

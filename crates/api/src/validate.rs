@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::etcd_cluster::{EtcdCluster, Tls};
+use crate::owned_flags;
 use crate::quantity;
 use crate::store::StoreError;
 use crate::{EtcdBackup, EtcdRestore};
@@ -28,65 +29,108 @@ fn problem(field: impl Into<String>, message: impl Into<String>) -> Problem {
 }
 
 impl EtcdCluster {
-    /// Everything in the spec that cannot be acted on.
+    /// Everything in the spec that cannot be acted on. Nothing is changed until it is corrected.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if !(1..=7).contains(&self.spec.size) {
             problems.push(problem(
                 "size",
-                format!("{} is not possible: choose a size from 1 to 7", self.spec.size),
+                format!(
+                    "{} is not possible: choose a size from 1 to 7. To stop all pods and keep the data, set hibernate: true",
+                    self.spec.size
+                ),
             ));
         }
         if let Err(error) = self.version() {
             problems.push(problem("version", error.to_string()));
         }
-        problems.extend(self.storage_problems());
-        problems.extend(self.label_problems());
-        problems.extend(self.certificate_problems());
-        problems
-    }
-
-    fn storage_problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let Some(storage) = &self.spec.storage else {
-            return problems;
-        };
-        if let Some(size) = storage
-            .size
-            .as_ref()
-            .filter(|size| quantity::bytes(size).is_none_or(|bytes| bytes < 1))
-        {
+        let size = self.spec.storage.as_ref().and_then(|storage| storage.size.as_ref());
+        if let Some(size) = size.filter(|size| quantity::bytes(size).is_none_or(|bytes| bytes < 1)) {
             problems.push(problem(
                 "storage.size",
                 format!("\"{}\" is not a size: write it as 8Gi or 500Mi", size.0),
             ));
         }
-        // the schema compares two specs, not the spec with the cluster that runs
-        let started = self
-            .status
-            .as_ref()
-            .and_then(|status| status.bootstrap.as_ref())
-            .map(|record| record.ephemeral);
-        if let (Some(started), Some(wanted)) = (started, storage.ephemeral)
-            && started != wanted
-        {
-            problems.push(problem(
+        problems.extend(self.label_problems());
+        if !self.has_begun() {
+            problems.extend(self.doubtful());
+        }
+        problems
+    }
+
+    /// What a new cluster is refused for. One that has begun with it is looked after all the same: its members run with it, or
+    /// without it, and stay so.
+    pub fn tolerated(&self) -> Vec<Problem> {
+        match self.has_begun() {
+            true => self.doubtful(),
+            false => Vec::new(),
+        }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| status.bootstrap.is_some())
+    }
+
+    fn doubtful(&self) -> Vec<Problem> {
+        let mut problems = self.reserved_labels();
+        problems.extend(self.reserved_variables());
+        problems.extend(self.certificate_problems());
+        problems.extend(self.storage_problem());
+        problems
+    }
+
+    fn storage_problem(&self) -> Option<Problem> {
+        // The schema compares two specs, not the spec with the cluster that runs.
+        let started = self.status.as_ref()?.bootstrap.as_ref()?.ephemeral;
+        let wanted = self.spec.storage.as_ref()?.ephemeral?;
+        (started != wanted).then(|| {
+            problem(
                 "storage.ephemeral",
                 format!(
                     "the cluster was started with ephemeral: {started}, which cannot change: \
                      set it back, or create another cluster"
                 ),
-            ));
-        }
-        problems
+            )
+        })
     }
 
+    /// The old operator refused these too (`spec: pod labels contains reserved label`).
+    fn reserved_labels(&self) -> Vec<Problem> {
+        let labels = self.spec.pod.iter().flat_map(|pod| pod.labels.keys());
+        labels
+            .filter(|key| key.as_str() == "app" || key.starts_with("etcd_"))
+            .map(|key| {
+                problem(
+                    format!("pod.labels[{key}]"),
+                    "pods and services are found by this label, which Stateward sets: remove it",
+                )
+            })
+            .collect()
+    }
+
+    fn reserved_variables(&self) -> Vec<Problem> {
+        let variables = self.spec.pod.iter().flat_map(|pod| &pod.etcd_env);
+        variables
+            .filter(|variable| owned_flags::is_owned_variable(&variable.name))
+            .map(|variable| {
+                let out = if variable.name == "ETCD_WAL_DIR" && self.has_begun() {
+                    "members have their log there: back the cluster up, and restore it into one without this variable"
+                } else {
+                    "remove it"
+                };
+                problem(
+                    format!("pod.etcdEnv[{}]", variable.name),
+                    format!("addresses, names, directories, membership and certificates are set by Stateward: {out}"),
+                )
+            })
+            .collect()
+    }
+
+    /// What pods are refused for is left to the API server, which is asked before any of them is stopped.
     fn label_problems(&self) -> Vec<Problem> {
         let empty = BTreeMap::new();
-        let pod = self.spec.pod.as_ref();
         let maps = [
-            ("pod.labels", pod.map_or(&empty, |pod| &pod.labels)),
-            ("pod.nodeSelector", pod.map_or(&empty, |pod| &pod.node_selector)),
+            ("pod.labels", self.spec.pod.as_ref().map_or(&empty, |pod| &pod.labels)),
             (
                 "service.labels",
                 self.spec.service.as_ref().map_or(&empty, |service| &service.labels),
@@ -206,11 +250,20 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn problems(spec: serde_json::Value, status: serde_json::Value) -> Vec<String> {
+    fn cluster(spec: serde_json::Value, status: serde_json::Value) -> EtcdCluster {
         let object = json!({"apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdCluster",
             "metadata": {"name": "c", "namespace": "ns"}, "spec": spec, "status": status});
-        let cluster: EtcdCluster = serde_json::from_value(object).expect("a cluster");
-        cluster.problems().iter().map(ToString::to_string).collect()
+        serde_json::from_value(object).expect("a cluster")
+    }
+
+    fn problems(spec: serde_json::Value, status: serde_json::Value) -> Vec<String> {
+        let found = cluster(spec, status).problems();
+        found.iter().map(ToString::to_string).collect()
+    }
+
+    fn tolerated(spec: serde_json::Value, status: serde_json::Value) -> Vec<String> {
+        let found = cluster(spec, status).tolerated();
+        found.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -224,14 +277,17 @@ mod tests {
     #[test]
     fn each_problem_names_the_field_and_the_fix() {
         let spec = json!({"size": 0, "version": "3.8.1", "storage": {"size": "huge"},
-            "pod": {"labels": {"-a": "b"}, "nodeSelector": {"a": "b c"}}, "TLS": {"auto": {"ipAddresses": ["here"]}}});
+            "pod": {"labels": {"-a": "b", "b": "c d", "app": "mine"}, "etcdEnv": [{"name": "ETCD_WAL_DIR", "value": "/w"}]},
+            "TLS": {"auto": {"ipAddresses": ["here"]}}});
         let problems = problems(spec, json!(null));
         for (field, fix) in [
             ("spec.size", "from 1 to 7"),
             ("spec.version", "from 3.2 to 3.7"),
             ("spec.storage.size", "write it as 8Gi"),
             ("spec.pod.labels", "use letters"),
-            ("spec.pod.nodeSelector", "at most 63"),
+            ("spec.pod.labels[b]", "at most 63"),
+            ("spec.pod.labels[app]", "remove it"),
+            ("spec.pod.etcdEnv[ETCD_WAL_DIR]", "remove it"),
             ("spec.TLS.auto.ipAddresses", "dnsNames"),
         ] {
             assert!(
@@ -280,9 +336,49 @@ mod tests {
     #[test]
     fn a_durable_cluster_does_not_become_ephemeral_by_adding_the_field_later() {
         let status = json!({"bootstrap": {"token": "t", "seed": "c-x", "ephemeral": false}});
-        let found = problems(json!({"size": 1, "storage": {"ephemeral": true}}), status.clone());
+        let spec = json!({"size": 1, "storage": {"ephemeral": true}});
+        assert_eq!(problems(spec.clone(), status.clone()), Vec::<String>::new());
+        let found = tolerated(spec, status.clone());
         assert!(found[0].contains("ephemeral: false, which cannot change"), "{found:?}");
         // an old client that sends the object back drops the field: the record holds
-        assert_eq!(problems(json!({"size": 1}), status), Vec::<String>::new());
+        assert_eq!(tolerated(json!({"size": 1}), status), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_a_new_cluster_is_refused_for_one_that_runs_is_told() {
+        let running = json!({"bootstrap": {"token": "t", "seed": "c-x"}});
+        for (pod, field) in [
+            (json!({"labels": {"app": "mine"}}), "spec.pod.labels[app]"),
+            (
+                json!({"labels": {"etcd_cluster": "mine"}}),
+                "spec.pod.labels[etcd_cluster]",
+            ),
+            (
+                json!({"etcdEnv": [{"name": "ETCD_STRICT_RECONFIG_CHECK", "value": "false"}]}),
+                "spec.pod.etcdEnv[ETCD_STRICT_RECONFIG_CHECK]",
+            ),
+            (
+                json!({"etcdEnv": [{"name": "ETCD_CONFIG_FILE", "value": "/f"}]}),
+                "spec.pod.etcdEnv[ETCD_CONFIG_FILE]",
+            ),
+            (
+                json!({"etcdEnv": [{"name": "ETCD_INITIAL_ADVERTISE_PEER_URLS", "value": "x"}]}),
+                "spec.pod.etcdEnv[ETCD_INITIAL",
+            ),
+        ] {
+            let spec = json!({"size": 1, "pod": pod});
+            let refused = problems(spec.clone(), json!(null));
+            assert!(
+                refused.len() == 1 && refused[0].starts_with(field),
+                "{field}: {refused:?}"
+            );
+            assert_eq!(problems(spec.clone(), running.clone()), Vec::<String>::new());
+            assert_eq!(tolerated(spec.clone(), running.clone()), refused);
+            assert_eq!(tolerated(spec, json!(null)), Vec::<String>::new());
+        }
+        // What only Stateward's own fields are better for stays as the old operator took it.
+        let old = json!({"size": 1, "pod": {"labels": {"application": "a"},
+            "etcdEnv": [{"name": "ETCD_AUTO_COMPACTION_RETENTION", "value": "1"}, {"name": "ETCD_LOG_LEVEL", "value": "info"}]}});
+        assert_eq!(problems(old, json!(null)), Vec::<String>::new());
     }
 }

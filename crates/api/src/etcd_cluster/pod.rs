@@ -15,8 +15,8 @@ use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_de
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodPolicy {
-    /// Labels of the pods. Where one has a key that Stateward sets itself (app, etcd_cluster, etcd_node,
-    /// app.kubernetes.io/...), Stateward's wins.
+    /// Labels of the pods. A cluster with the key app or one that begins with etcd_ is refused; where one has another key that
+    /// Stateward sets itself (app.kubernetes.io/...), Stateward's wins.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub labels: BTreeMap<String, String>,
     /// Annotations of the pods.
@@ -45,7 +45,8 @@ pub struct PodPolicy {
         skip_serializing_if = "Option::is_none"
     )]
     pub resources: Option<ResourceRequirements>,
-    /// Further environment of the container that runs etcd, as ETCD_MAX_REQUEST_BYTES. Flags that Stateward sets win.
+    /// Further environment of the container that runs etcd, as ETCD_MAX_REQUEST_BYTES. Variables of flags that are Stateward's
+    /// to set are refused, as in etcdOptions.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub etcd_env: Vec<EnvVar>,
     /// The claim of every member, in full. Or set storage, which is shorter.

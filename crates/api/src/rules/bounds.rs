@@ -19,6 +19,7 @@ pub(crate) fn etcd_cluster_bounds() -> Vec<Bound> {
         bound("spec.etcdOptions", "maxProperties", 64),
         bound("spec.etcdOptions.{}", "maxLength", 1024),
         bound("spec.pod.ClusterDomain", "maxLength", 253),
+        bound("spec.pod.etcdEnv", "maxItems", 256),
         bound("spec.pod.labels", "maxProperties", 64),
         bound("spec.pod.annotations", "maxProperties", 64),
         bound("spec.service.labels", "maxProperties", 64),

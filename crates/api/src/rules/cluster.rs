@@ -3,28 +3,7 @@
 use super::backups::{backup_plan, store_blocks};
 use super::{CRON_MESSAGE, DURATION, Rule, cron, rule};
 use crate::names::{CLUSTER_NAME_LIMIT, RESERVED_PREFIX};
-
-/// Flags that Stateward sets itself. Those that begin with one of `OWNED_PREFIXES` are too.
-const OWNED_FLAGS: &[&str] = &[
-    "advertise-client-urls",
-    "auto-tls",
-    "cert-file",
-    "client-cert-auth",
-    "config-file",
-    "data-dir",
-    "enable-v2",
-    "force-new-cluster",
-    "gateway",
-    "key-file",
-    "max-learners",
-    "name",
-    "proxy",
-    "strict-reconfig-check",
-    "trusted-ca-file",
-    "version",
-    "wal-dir",
-];
-const OWNED_PREFIXES: &[&str] = &["client-crl", "discovery", "initial-", "listen-", "peer-", "proxy-"];
+use crate::owned_flags::{FLAGS, PREFIXES, variable};
 
 /// What EtcdCluster refuses.
 pub(crate) fn etcd_cluster() -> Vec<Rule> {
@@ -267,18 +246,15 @@ fn care() -> Vec<Rule> {
 }
 
 fn etcd_options() -> Vec<Rule> {
-    let list = |words: &[&str]| {
-        words
+    // The text is one of these words, or begins with one of those.
+    let owned = |text: &str, name: fn(&str) -> String| {
+        let words: Vec<_> = FLAGS.iter().map(|flag| format!("'{}'", name(flag))).collect();
+        let prefixes = PREFIXES
             .iter()
-            .map(|word| format!("'{word}'"))
-            .collect::<Vec<_>>()
-            .join(", ")
+            .map(|prefix| format!("{text}.startsWith('{}')", name(prefix)));
+        let prefixes: Vec<_> = prefixes.collect();
+        format!("({text} in [{}] || {})", words.join(", "), prefixes.join(" || "))
     };
-    let prefixes = OWNED_PREFIXES
-        .iter()
-        .map(|prefix| format!("key.startsWith('{prefix}')"))
-        .collect::<Vec<_>>()
-        .join(" || ");
     vec![
         rule(
             "spec.etcdOptions",
@@ -287,8 +263,15 @@ fn etcd_options() -> Vec<Rule> {
         ),
         rule(
             "spec.etcdOptions",
-            format!("self.all(key, !(key in [{}] || {prefixes}))", list(OWNED_FLAGS)),
+            format!("self.all(key, !{})", owned("key", str::to_owned)),
             "addresses, names, data directory, membership and certificates are set by Stateward: remove these flags",
+        ),
+        // What has not changed is not judged again by any Kubernetes that is supported (ratcheting, 1.33): an object that has
+        // such a variable stays editable, and the status tells of it.
+        rule(
+            "spec.pod.etcdEnv",
+            format!("self.all(one, !{})", owned("one.name", variable)),
+            "addresses, names, directories, membership and certificates are set by Stateward: remove these variables",
         ),
         rule(
             "spec.etcdOptions",

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use stateward_api::etcd_cluster::{self as api, OnQuorumLoss};
+use stateward_api::validate::Problem;
 use stateward_api::{EtcdCluster, EtcdVersion, names};
 
 use super::manifests;
@@ -128,41 +129,13 @@ pub enum Recovery {
     FromBackup(Duration),
 }
 
-/// Why a spec cannot be followed, in words that say what to change.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// The version.
-    #[error("spec.version: {0}")]
-    Version(#[from] stateward_api::version::VersionError),
-    /// The size.
-    #[error("spec.size is {0}: choose 1 to 7. To stop all pods and keep the data, set spec.hibernate: true")]
-    Size(i32),
-    /// A schedule.
-    #[error("spec.maintenance.defragmentation.schedule is \"{value}\": {why}. Write five fields, as \"0 3 * * 6\"")]
-    Schedule {
-        /// What it says.
-        value: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A quantity.
-    #[error("{field} is \"{value}\", which is not a size: write it as for example \"8Gi\"")]
-    Quantity {
-        /// Where.
-        field: &'static str,
-        /// What it says.
-        value: String,
-    },
-}
-
 impl Intent {
-    /// Reads the spec. `ephemeral_by_default` is the operator's own default for clusters that say nothing of storage.
-    pub fn of(cluster: &EtcdCluster, ephemeral_by_default: bool) -> Result<Self, Refused> {
+    /// Reads the spec, or says what in it cannot be followed. `ephemeral_by_default` is the operator's own default for clusters that say nothing of storage.
+    pub fn of(cluster: &EtcdCluster, ephemeral_by_default: bool) -> Result<Self, Problem> {
+        if let Some(problem) = cluster.problems().into_iter().next() {
+            return Err(problem);
+        }
         let spec = &cluster.spec;
-        let size = usize::try_from(spec.size)
-            .ok()
-            .filter(|size| (1..=7).contains(size))
-            .ok_or(Refused::Size(spec.size))?;
         let storage = if cluster.is_ephemeral(ephemeral_by_default) {
             Storage::Ephemeral
         } else {
@@ -172,9 +145,9 @@ impl Intent {
                 .and_then(|resources| resources.requests)
                 .and_then(|mut requests| requests.remove("storage"))
                 .unwrap_or_default();
-            let bytes = bytes(&request).ok_or(Refused::Quantity {
-                field: "spec.storage.size",
-                value: request.0,
+            let bytes = bytes(&request).ok_or_else(|| Problem {
+                field: "pod.persistentVolumeClaimSpec.resources.requests.storage".into(),
+                message: format!("\"{}\" is not a size: write it as 8Gi or 500Mi", request.0),
             })?;
             Storage::Durable { bytes }
         };
@@ -189,9 +162,12 @@ impl Intent {
             .and_then(|care| care.defragmentation.clone())
             .unwrap_or_default();
         if let Some(schedule) = &care.schedule {
-            schedule.parse::<croner::Cron>().map_err(|error| Refused::Schedule {
-                value: schedule.clone(),
-                why: error.to_string().trim_end_matches('.').to_owned(),
+            schedule.parse::<croner::Cron>().map_err(|error| Problem {
+                field: "maintenance.defragmentation.schedule".into(),
+                message: format!(
+                    "\"{schedule}\" is no schedule ({}): write five fields, as \"0 3 * * 6\"",
+                    error.to_string().trim_end_matches('.')
+                ),
             })?;
         }
         let min_size = care.min_size.as_ref().and_then(bytes).unwrap_or(100 << 20);
@@ -207,8 +183,11 @@ impl Intent {
             name: cluster.name().to_owned(),
             uid: Uid(cluster.metadata.uid.clone().unwrap_or_default()),
             generation: cluster.metadata.generation.unwrap_or(0),
-            size,
-            version: cluster.version()?,
+            size: usize::try_from(spec.size).unwrap_or(0),
+            version: cluster.version().map_err(|error| Problem {
+                field: "version".into(),
+                message: error.to_string(),
+            })?,
             paused: spec.paused,
             hibernate: spec.hibernate,
             bootstrap: match spec.bootstrap.unwrap_or_default() {

@@ -40,7 +40,7 @@ use jiff::Timestamp;
 use stateward_api::EtcdVersion;
 
 pub use effect::{Effect, Launch, Note, Stop};
-pub use intent::{Bootstrap, Defragmentation, Intent, Recovery, Refused, ServiceHashes, Storage};
+pub use intent::{Bootstrap, Defragmentation, Intent, Recovery, ServiceHashes, Storage};
 use members::Member;
 pub use record::{
     Bootstrapped, CrashReplaced, Defragmented, OldLog, Record, Recovering, Remembered, RestoreStep, Restoring,
