@@ -3,6 +3,7 @@
 //! Independent neighbours (services and claims; then pods) go together, since each waits only for the API server. Before
 //! anything that cannot be taken back the EtcdCluster is read afresh: it must be the very version that was planned with.
 
+mod dry_run;
 mod objects;
 mod on_etcd;
 
@@ -45,6 +46,11 @@ pub(crate) enum Failure {
     /// There is nobody to ask.
     #[error("no member that could do it answers")]
     Nobody,
+    /// The API server does not take a pod that the spec asks for.
+    #[error(
+        "the API server refuses pod {0}: {1}. Members that run are left as they are; revert or correct this setting"
+    )]
+    PodRefused(String, String),
     /// An object of this name belongs to somebody else.
     #[error("{0} exists and belongs to somebody else: delete it, or choose another name for the cluster")]
     NameTaken(String),
@@ -226,8 +232,16 @@ impl Hands<'_> {
                 }
                 let image = &self.shared.config.agent_image;
                 let pod = manifests::pod(self.cluster, self.intent, member, launch, version, *tls, trusts, image);
-                self.create(pod, &caches.pods).await
+                self.create(pod, &caches.pods)
+                    .await
+                    .map_err(|failure| dry_run::as_refusal(failure, member))
             }
+            Effect::TryPod {
+                member,
+                launch,
+                version,
+                tls,
+            } => self.try_pod(member, launch, version, *tls).await,
             Effect::SealPod { member, uid } => self.seal(member, uid).await,
             Effect::RelabelPod { member, uid } => {
                 let pod = self.known_pod(member, uid)?;
@@ -369,6 +383,7 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::ApplyBudget => "apply_budget",
         Effect::CreateClaim { .. } => "create_claim",
         Effect::CreatePod { .. } => "create_pod",
+        Effect::TryPod { .. } => "try_pod",
         Effect::SealPod { .. } => "seal_pod",
         Effect::RelabelPod { .. } => "relabel_pod",
         Effect::DeletePod { .. } => "delete_pod",

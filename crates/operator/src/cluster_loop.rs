@@ -64,8 +64,8 @@ struct ClusterLoop {
     /// Rounds in a row that failed, or that etcd refused for now.
     failures: u32,
     refusals: u32,
-    /// What could not be done, in words for the status.
-    trouble: Option<String>,
+    /// What could not be done, as reason and message for the status.
+    trouble: Option<(&'static str, String)>,
     /// When the status was last written.
     written: Option<Instant>,
 }
@@ -171,8 +171,11 @@ impl ClusterLoop {
             });
             tls.not_after = Some(Time(end));
         }
-        if let Some(trouble) = self.trouble.as_ref().or(observed.certificates_trouble.as_ref()) {
-            say_trouble(&mut new, trouble, intent.generation, now);
+        let certificates = || Some(("CannotCarryOut", observed.certificates_trouble.clone()?));
+        if let Some((reason, trouble)) = self.trouble.clone().or_else(certificates) {
+            say_trouble(&mut new, &old, (reason, &trouble), now);
+        } else if let Some(problem) = cluster.tolerated().first() {
+            say_tolerated(&mut new, &old, &problem.to_string(), now);
         }
         // What later decisions rest on is written before the step that depends on it; mere words need not hold it up.
         let first = plan.record != record;
@@ -220,9 +223,21 @@ impl ClusterLoop {
                 tracing::info!(cluster = %self.key, "not done: {effect}: {why}");
                 return Ok(self.refused_for_now(Some(Duration::from_millis(20))));
             }
+            Err((_, failure @ Failure::PodRefused(..))) => {
+                tracing::warn!(cluster = %self.key, "{failure}");
+                self.trouble = Some(("PodRefused", failure.to_string()));
+                End::Failed
+            }
+            // Members that are not ours are asked as well.
+            Err((effect, Failure::Etcd(error))) if !intent.adopt.is_empty() => {
+                tracing::warn!(cluster = %self.key, "could not {effect}: {error}");
+                let why = crate::adopted::in_own_words(&error);
+                self.trouble = Some(("CannotCarryOut", format!("could not {effect}: {why}")));
+                End::Failed
+            }
             Err((effect, failure)) => {
                 tracing::warn!(cluster = %self.key, "could not {effect}: {failure}");
-                self.trouble = Some(format!("could not {effect}: {failure}"));
+                self.trouble = Some(("CannotCarryOut", format!("could not {effect}: {failure}")));
                 End::Failed
             }
         };
@@ -310,9 +325,61 @@ impl ClusterLoop {
 }
 
 /// A step that could not be done is said where the user looks.
-fn say_trouble(status: &mut EtcdClusterStatus, trouble: &str, generation: i64, now: Timestamp) {
-    let now = Time(now);
-    let condition = Condition::new(types::DEGRADED, ConditionStatus::True, "CannotCarryOut", trouble);
-    conditions::set(&mut status.conditions, condition.observed(Some(generation)), &now);
-    status.waiting = trouble.to_owned();
+fn say_trouble(new: &mut EtcdClusterStatus, old: &EtcdClusterStatus, (reason, trouble): (&str, &str), now: Timestamp) {
+    degrade(new, old, reason, trouble, now);
+    new.waiting = trouble.to_owned();
+}
+
+/// What of the spec should not be there, where nothing worse is to be said.
+fn say_tolerated(new: &mut EtcdClusterStatus, old: &EtcdClusterStatus, problem: &str, now: Timestamp) {
+    if !conditions::is_true(&new.conditions, types::DEGRADED) {
+        degrade(new, old, "InvalidSpec", problem, now);
+    }
+}
+
+/// The condition turns only if it was not so before: what the plan alone would say was never seen.
+fn degrade(new: &mut EtcdClusterStatus, old: &EtcdClusterStatus, reason: &str, message: &str, now: Timestamp) {
+    let is_it = |condition: &&Condition| condition.type_ == types::DEGRADED;
+    let generation = new.observed_generation;
+    if let Some(was) = old.conditions.iter().find(is_it)
+        && let Some(slot) = new.conditions.iter_mut().find(|condition| is_it(&&**condition))
+    {
+        *slot = was.clone();
+    }
+    let condition = Condition::new(types::DEGRADED, ConditionStatus::True, reason, message);
+    conditions::set(&mut new.conditions, condition.observed(generation), &Time(now));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_that_stays_changes_nothing_in_the_status() {
+        let healthy = |now: Timestamp, old: &EtcdClusterStatus| {
+            let mut new = old.clone();
+            let condition = Condition::new(types::DEGRADED, ConditionStatus::False, "AsWished", "");
+            conditions::set(&mut new.conditions, condition, &Time(now));
+            new.waiting = String::new();
+            new
+        };
+        let at = |second: i64| Timestamp::from_second(second).unwrap_or_default();
+        // given a status that tells of a trouble, and of what is tolerated
+        let first = healthy(at(1), &EtcdClusterStatus::default());
+        for say in [
+            |new: &mut EtcdClusterStatus, old: &EtcdClusterStatus, now| {
+                say_trouble(new, old, ("PodRefused", "no"), now)
+            },
+            |new: &mut EtcdClusterStatus, old: &EtcdClusterStatus, now| say_tolerated(new, old, "no", now),
+        ] {
+            let mut told = healthy(at(2), &first);
+            say(&mut told, &first, at(2));
+            assert!(conditions::is_true(&told.conditions, types::DEGRADED));
+            // when a later round says the same
+            let mut again = healthy(at(3), &told);
+            say(&mut again, &told, at(3));
+            // then nothing is to be written
+            assert_eq!(again, told);
+        }
+    }
 }

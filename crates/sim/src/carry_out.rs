@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{ClusterId, Effect, Launch, LaunchKind, MemberName, Pod, Stop, Storage, Uid, World};
+use stateward_plan::etcd::{ClusterId, Effect, Intent, Launch, LaunchKind, MemberName, Pod, Stop, Storage, Uid, World};
 
 use crate::etcd::peer_url;
 use crate::kube::Cluster;
@@ -85,6 +85,7 @@ impl Sim<'_> {
                 version,
                 tls,
             } => {
+                takes(intent)?;
                 self.check_launch(cluster, launch, member);
                 self.check_not_replaced(cluster.id, member);
                 let shown = Pod {
@@ -114,6 +115,7 @@ impl Sim<'_> {
                 self.clean_if_ownerless(cluster);
                 Ok(())
             }
+            Effect::TryPod { .. } => takes(intent),
             Effect::SealPod { member, uid } => {
                 let id = self.pod_is_still(member, uid)?;
                 self.kube.change_pod(id, |pod| {
@@ -138,6 +140,9 @@ impl Sim<'_> {
                     if *how == Stop::Restart && seen != now {
                         return Err("409: the pod has been modified".into());
                     }
+                }
+                if *how == Stop::Restart {
+                    self.check_successor(intent, world, member);
                 }
                 self.delete_pod(member, Some(*how));
                 Ok(())
@@ -311,6 +316,19 @@ impl Sim<'_> {
             self.queue.at(self.now + 2000, Event::Collect);
         }
     }
+}
+
+/// The API server's admission: there are pods that it never takes.
+fn takes(intent: &Intent) -> Result<(), String> {
+    match is_refused(intent) {
+        true => Err("422: the pod is invalid".into()),
+        false => Ok(()),
+    }
+}
+
+/// A pod that is made from this spec is refused by the API server.
+pub(crate) fn is_refused(intent: &Intent) -> bool {
+    intent.template.contains("bad-label")
 }
 
 fn initial_names(member: &MemberName, launch: &Launch) -> Vec<MemberName> {

@@ -170,7 +170,7 @@ impl Sim<'_> {
             5 => {
                 let kind = self
                     .dice
-                    .pick(&["bad-image", "bad-selector", "bad-flag"])
+                    .pick(&["bad-image", "bad-selector", "bad-flag", "bad-label"])
                     .copied()
                     .unwrap_or("bad-image");
                 self.edit(|intent| intent.template = format!("t{number}-{kind}"));

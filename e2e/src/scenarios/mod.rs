@@ -1,6 +1,7 @@
 //! The scenarios. Each is a sentence of the operations manual, with a client that writes all along and afterwards finds
 //! every acknowledged write.
 
+mod adopt_scope;
 mod backup;
 mod backup_s3;
 mod care;
@@ -12,6 +13,7 @@ mod install;
 mod move_in;
 mod operator;
 mod quorum;
+mod refused;
 mod restore;
 mod scale;
 mod spec;
@@ -101,6 +103,9 @@ scenarios! {
     upgrade::from_the_oldest_to_the_newest_and_back [AllVersions] 1500;
     spec::bad_image_then_revert smoke 300;
     spec::unsatisfiable_node_selector_then_revert 300;
+    refused::a_pod_that_the_api_server_refuses_stops_nobody smoke 600;
+    refused::a_full_quota_does_not_hold_a_roll_up 400;
+    refused::labels_of_stateward_are_refused 240;
     spec::edits_reach_running_pods 300;
     spec::labels_come_and_go_without_a_restart 240;
     spec::pause 240;
@@ -142,6 +147,7 @@ scenarios! {
     move_in::a_stateful_set_is_taken_over alone [Kubectl] 500;
     move_in::a_stateful_set_with_tls_is_taken_over alone [Kubectl] 600;
     move_in::what_cannot_be_taken_over_is_told [Kubectl] 300;
+    adopt_scope::a_cluster_of_another_namespace_is_not_adopted 240;
     move_in::a_cluster_of_the_old_operator_is_taken_over [Kubectl] 500;
     backup::backup_with_kubectl smoke [Kubectl] 240;
     backup_s3::backup_to_s3_step_by_step [Kubectl, S3] 240;

@@ -30,6 +30,15 @@ pub enum Effect {
         version: EtcdVersion,
         tls: TlsStage,
     },
+    /// Ask the API server whether it would take this pod, without making it (`dryRun=All`). It comes before the step that
+    /// stops the pod's predecessor: no member that runs is stopped for a pod that can never be. That the name is still
+    /// taken does not matter.
+    TryPod {
+        member: MemberName,
+        launch: Launch,
+        version: EtcdVersion,
+        tls: TlsStage,
+    },
     /// From now on this pod's etcd starts only with the data it has. Refused when the pod has another UID.
     SealPod { member: MemberName, uid: Uid },
     /// Bring labels and annotations to what the intent says, without a restart.
@@ -246,6 +255,7 @@ impl fmt::Display for Effect {
             } => {
                 write!(f, "create pod {member} ({:?}, etcd {version})", launch.kind())
             }
+            Self::TryPod { member, version, .. } => write!(f, "try pod {member} (etcd {version}) without making it"),
             Self::SealPod { member, .. } => write!(f, "seal {member}"),
             Self::RelabelPod { member, .. } => write!(f, "relabel {member}"),
             Self::DeletePod { member, uid, how } => write!(f, "delete pod {member} ({how:?}, uid {uid})"),

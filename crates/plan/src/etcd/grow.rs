@@ -28,8 +28,13 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
     // One: a joining etcd resolves every name in the list and waits up to 30 s for one that DNS does not know, so a
     // member is added only when the one before it has its address.
     let new: Vec<MemberName> = view.world.fresh_names.iter().take(1).cloned().collect();
+    let first = new.first()?.clone();
     let mut members = initial_cluster(view.intent, &list.members);
     let mut effects = Vec::new();
+    // One more than wanted takes the place of a member that is well: not for a pod that can never be.
+    if total >= view.intent.size {
+        effects.push(super::restart::successor(view, &first, view.stage));
+    }
     for name in &new {
         let peer_url = view.intent.peer_url(name, view.stage == TlsStage::On);
         members.push((name.clone(), peer_url.clone()));
@@ -43,7 +48,6 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
     if view.intent.is_durable() {
         effects.extend(new.iter().map(|name| Effect::CreateClaim { member: name.clone() }));
     }
-    let first = new.first()?.clone();
     effects.push(Effect::CreatePod {
         member: first,
         launch: Launch::Join { members },

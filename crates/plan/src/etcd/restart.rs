@@ -36,6 +36,7 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
             }
             // An evicted pod keeps its name; only deleting it frees the name for the same member.
             Some(pod) if pod.ended && !pod.terminating && view.intent.is_durable() => {
+                effects.push(successor(view, &member.name, view.stage_of(&member.name)));
                 effects.push(Effect::DeletePod {
                     member: member.name.clone(),
                     uid: pod.uid.clone(),
@@ -52,6 +53,7 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
                     && made_otherwise(view, &member.name, pod)
                     && pod.blocked.is_some() =>
             {
+                effects.push(successor(view, &member.name, view.stage_of(&member.name)));
                 effects.push(Effect::DeletePod {
                     member: member.name.clone(),
                     uid: pod.uid.clone(),
@@ -70,6 +72,16 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
         )
         .with(effects)
     })
+}
+
+/// The pod that comes after this member's pod must be one that the API server takes, or nothing is stopped.
+pub(super) fn successor(view: &View<'_>, member: &super::MemberName, tls: super::TlsStage) -> Effect {
+    Effect::TryPod {
+        member: member.clone(),
+        launch: Launch::Sealed,
+        version: view.new_pods.clone(),
+        tls,
+    }
 }
 
 /// The pod would not be made like this now.

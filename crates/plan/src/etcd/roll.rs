@@ -2,7 +2,7 @@
 //! handed over, health between the steps. A new version is one such wish.
 
 use super::record::Record;
-use super::restart::outdated;
+use super::restart::{outdated, successor};
 use super::{Effect, LATER, Note, SOON, Step, Stop, TlsStage, View, Work, upgrade};
 
 pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
@@ -116,7 +116,7 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
             .wake(SOON),
         );
     }
-    let mut effects = Vec::new();
+    let mut effects = vec![successor(view, &member.name, view.stage)];
     // Peers learn the new address before the member listens on it; it calls them meanwhile.
     let url = view.intent.peer_url(&member.name, view.stage == TlsStage::On);
     if listed.peer_urls != [url.clone()] {

@@ -76,6 +76,12 @@ pub(super) fn all() -> Vec<Mutant> {
             a_survivor_takes_over_without_consent,
             &[name::EVIDENCE],
         ),
+        caught(
+            "asks nobody",
+            members_are_stopped_before_anybody_asks_for_their_successors,
+            &[name::REFUSED_POD],
+        )
+        .alone(),
         caught("never cleans up", leftovers_stay, &[name::CONVERGES, name::WORDS]),
         caught(
             "a restless status",
@@ -303,6 +309,17 @@ fn a_survivor_takes_over_without_consent(intent: &Intent, record: &Record, world
     let mut intent = intent.clone();
     intent.recovery = Recovery::FromSurvivor(Duration::ZERO);
     plan(&intent, record, world, now)
+}
+
+fn members_are_stopped_before_anybody_asks_for_their_successors(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
+    let mut plan = plan(intent, record, world, now);
+    plan.effects.retain(|effect| !matches!(effect, Effect::TryPod { .. }));
+    plan
 }
 
 fn leftovers_stay(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {

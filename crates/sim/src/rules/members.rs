@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Alarm, ClusterId, Launch, MemberId, MemberName, World, members};
+use stateward_plan::etcd::{Alarm, ClusterId, Intent, Launch, MemberId, MemberName, World, members};
 
 use super::name;
+use crate::carry_out::is_refused;
 use crate::kube::{Cluster, node_name};
 use crate::operator::by_name;
 use crate::queue::{Id, stamp};
@@ -56,6 +57,14 @@ impl Sim<'_> {
                 name::DATA,
                 format!("the data of {member} is deleted, and it is in the list"),
             );
+        }
+    }
+
+    /// Who is restarted has a successor that the API server takes.
+    pub(crate) fn check_successor(&mut self, intent: &Intent, world: &World, member: &MemberName) {
+        let line = by_name(world, intent).remove(member);
+        if is_refused(intent) && line.is_some_and(|line| super::healthy(world, member, &line)) {
+            self.break_rule(name::REFUSED_POD, format!("{member} is stopped"));
         }
     }
 

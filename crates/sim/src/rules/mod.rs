@@ -36,6 +36,7 @@ pub(crate) mod name {
     pub(crate) const RESTORE_FENCED: &str = "old members never take part beside or in the new cluster";
     pub(crate) const RESTORE_WHOLE: &str = "a restored cluster has every write of its backup";
     pub(crate) const RESTORE_READABLE: &str = "no member is started from a backup of a newer etcd";
+    pub(crate) const REFUSED_POD: &str = "no healthy member is stopped for a pod that the API server refuses";
     pub(crate) const CRASHES: &str = "a member that crashes like its predecessor is not replaced again soon";
     pub(crate) const VERSIONS: &str = "no member runs more than one minor version ahead of the cluster's version";
     pub(crate) const TRUST: &str = "no running member meets a peer that it cannot verify";

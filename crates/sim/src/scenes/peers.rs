@@ -175,8 +175,31 @@ fn bad_values_are_undone_by_taking_them_back() {
 }
 
 #[test]
+fn nobody_is_stopped_for_a_pod_that_the_api_server_refuses() {
+    for storage in [Storage::Durable { bytes: 1 << 30 }, Storage::Ephemeral] {
+        // given a cluster at rest
+        let mut sim = Sim::new(8, Profile::gentle(), &REAL, true);
+        sim.create_cluster(Intent { storage, ..three() });
+        sim.wake_operator(0, 5);
+        rests(&mut sim);
+        sim.calm = false;
+        let (before, starts) = (ids(&sim), sim.incarnations);
+        // when its pods shall be made from what the API server refuses
+        sim.edit(|intent| intent.template = "t1-bad-label".into());
+        pass(&mut sim, 2 * MINUTE);
+        // then all members serve on, and nobody was added that could not start
+        assert_eq!(sim.processes.values().filter(|process| process.serves).count(), 3);
+        assert_eq!((ids(&sim), sim.incarnations), (before.clone(), starts));
+        // and taking it back heals without a restart
+        sim.edit(|intent| intent.template = "t0".into());
+        rests(&mut sim);
+        assert_eq!((ids(&sim), sim.incarnations), (before, starts));
+    }
+}
+
+#[test]
 fn a_bad_value_in_the_first_spec_is_undone_too() {
-    for bad in ["bad-image", "bad-selector", "bad-flag"] {
+    for bad in ["bad-image", "bad-selector", "bad-flag", "bad-label"] {
         let mut sim = Sim::new(9, Profile::gentle(), &REAL, true);
         sim.create_cluster(Intent {
             template: format!("t0-{bad}"),
