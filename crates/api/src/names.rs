@@ -32,10 +32,6 @@ pub const ANNOTATION_RELEASE: &str = "stateward.dev/release-adopted";
 pub const ANNOTATION_POD_HASH: &str = "stateward.dev/pod-hash";
 /// Annotation on pods and claims: UID of the EtcdCluster they were made for.
 pub const ANNOTATION_CLUSTER_UID: &str = "stateward.dev/cluster-uid";
-/// Annotation on pods and claims: the token of the logical cluster that the data belongs to.
-pub const ANNOTATION_TOKEN: &str = "stateward.dev/cluster-token";
-/// Annotation on pods and claims: the member's ID in hexadecimal, once known.
-pub const ANNOTATION_MEMBER_ID: &str = "stateward.dev/member-id";
 /// Prefix of labels and annotations that only Stateward sets.
 pub const RESERVED_PREFIX: &str = "stateward.dev/";
 

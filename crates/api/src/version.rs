@@ -67,11 +67,6 @@ impl EtcdVersion {
         }
     }
 
-    /// Whether flags that left the experimental stage in 3.6 still carry the prefix `experimental-`.
-    pub fn needs_experimental_prefix(&self) -> bool {
-        !self.at_least(3, 6, 0)
-    }
-
     /// Whether the version is at least the given one.
     pub fn at_least(&self, major: u64, minor: u64, patch: u64) -> bool {
         self.0 >= semver::Version::new(major, minor, patch)

@@ -49,11 +49,6 @@ impl Error {
     pub fn is_for_now(&self) -> bool {
         matches!(self, Self::NotYet(_) | Self::NoQuorum(_))
     }
-
-    /// The connection is of no use any more and should be dropped.
-    pub fn breaks_connection(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::TimedOut(_))
-    }
 }
 
 impl From<Status> for Error {

@@ -220,24 +220,6 @@ impl Effect {
             _ => false,
         }
     }
-
-    /// The members' own state changes by it, and only they can say whether it happened.
-    pub fn is_on_etcd(&self) -> bool {
-        matches!(
-            self,
-            Self::AddMember { .. }
-                | Self::Promote { .. }
-                | Self::RemoveMember { .. }
-                | Self::ReleaseMember { .. }
-                | Self::UpdatePeerUrl { .. }
-                | Self::MoveLeader { .. }
-                | Self::Compact { .. }
-                | Self::Defragment { .. }
-                | Self::Disarm { .. }
-                | Self::EnableDowngrade { .. }
-                | Self::CancelDowngrade { .. }
-        )
-    }
 }
 
 impl fmt::Display for Effect {
