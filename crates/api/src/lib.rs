@@ -34,6 +34,8 @@ pub use version::EtcdVersion;
 pub const GROUP: &str = "etcd.database.coreos.com";
 /// The one served and stored version.
 pub const VERSION: &str = "v1beta2";
+/// How many members an EtcdCluster can have.
+pub const SIZES: std::ops::RangeInclusive<i32> = 1..=7;
 /// The image that members run when `spec.repository` is not set; the tag is `v<version>`.
 pub const DEFAULT_REPOSITORY: &str = "quay.io/coreos/etcd";
 /// The etcd version of a new cluster whose `spec.version` is not set. A cluster that runs keeps its version when a

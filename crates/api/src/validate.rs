@@ -9,7 +9,7 @@ use crate::etcd_cluster::{EtcdCluster, Tls};
 use crate::owned_flags;
 use crate::quantity;
 use crate::store::StoreError;
-use crate::{EtcdBackup, EtcdRestore};
+use crate::{EtcdBackup, EtcdRestore, SIZES};
 
 /// Something in a spec that cannot be acted on: the field, what is wrong, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,12 +32,14 @@ impl EtcdCluster {
     /// Everything in the spec that cannot be acted on. Nothing is changed until it is corrected.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        if !(1..=7).contains(&self.spec.size) {
+        if !SIZES.contains(&self.spec.size) {
             problems.push(problem(
                 "size",
                 format!(
-                    "{} is not possible: choose a size from 1 to 7. To stop all pods and keep the data, set hibernate: true",
-                    self.spec.size
+                    "{} is not possible: choose a size from {} to {}. To stop all pods and keep the data, set hibernate: true",
+                    self.spec.size,
+                    SIZES.start(),
+                    SIZES.end()
                 ),
             ));
         }

@@ -4,14 +4,15 @@ use serde_json::json;
 
 use super::backups::BLOCKS;
 use super::{Bound, bound};
+use crate::SIZES;
 use crate::etcd_cluster::Recovery;
 use crate::names::METRICS_PORT;
 
 /// Bounds of what the rules of EtcdCluster read, and of numbers.
 pub(crate) fn etcd_cluster_bounds() -> Vec<Bound> {
     let mut bounds = vec![
-        bound("spec.size", "minimum", 1),
-        bound("spec.size", "maximum", 7),
+        bound("spec.size", "minimum", *SIZES.start()),
+        bound("spec.size", "maximum", *SIZES.end()),
         bound("spec.version", "maxLength", 64),
         bound("spec.repository", "maxLength", 255),
         bound("spec.priorityClassName", "maxLength", 253),

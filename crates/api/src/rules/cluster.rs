@@ -2,12 +2,14 @@
 
 use super::backups::{backup_plan, store_blocks};
 use super::{CRON_MESSAGE, DURATION, Rule, cron, rule};
+use crate::SIZES;
 use crate::names::{CLUSTER_NAME_LIMIT, RESERVED_PREFIX};
 use crate::owned_flags::{FLAGS, PREFIXES, variable};
 
 /// What EtcdCluster refuses.
 pub(crate) fn etcd_cluster() -> Vec<Rule> {
     let limit = CLUSTER_NAME_LIMIT;
+    let (least, most) = (SIZES.start(), SIZES.end());
     let mut rules = vec![
         rule(
             "",
@@ -25,8 +27,10 @@ pub(crate) fn etcd_cluster() -> Vec<Rule> {
         ),
         rule(
             "spec.size",
-            "self >= 1 && self <= 7",
-            "size must be from 1 to 7; to stop all members and keep their data, set hibernate: true instead",
+            format!("self >= {least} && self <= {most}"),
+            format!(
+                "size must be from {least} to {most}; to stop all members and keep their data, set hibernate: true instead"
+            ),
         ),
         rule(
             "spec.version",

@@ -75,7 +75,7 @@ pub(super) fn flags(cluster: &EtcdCluster, member: &MemberName, version: &EtcdVe
     flags.extend(care(cluster, version));
     flags.extend(corruption_checks(cluster, version));
     if version.has_max_learners() {
-        flags.push("--max-learners=7".into());
+        flags.push(format!("--max-learners={}", stateward_api::SIZES.end()));
     }
     // The user's last: etcd takes the last of two equal flags, and the schema refuses those that are ours.
     let options = cluster.spec.etcd_options.iter().filter(|(name, _)| *name != GATES);
