@@ -1,7 +1,6 @@
 //! Looking after a healthy cluster: alarms, space, claims that grow.
 
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 
 use super::record::{Defragmented, Record};
 use super::{Alarm, Effect, LATER, MemberName, Note, Step, Storage, View, Work};
@@ -134,9 +133,8 @@ const WINDOW: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// The time of the schedule that began within the last hour: what could not be done by then waits for the next.
 fn began(schedule: &str, now: Timestamp) -> Option<Timestamp> {
-    let cron: croner::Cron = schedule.parse().ok()?;
-    let last = cron.find_previous_occurrence(&now.to_zoned(TimeZone::UTC), true).ok()?;
-    Some(last.timestamp()).filter(|time| super::members::elapsed(*time, now) < WINDOW)
+    let last = crate::cron::Schedule::parse(schedule).ok()?.last(now)?;
+    Some(last).filter(|time| super::members::elapsed(*time, now) < WINDOW)
 }
 
 fn leader_last<'a>(view: &'a View<'_>) -> impl Iterator<Item = (super::MemberName, super::MemberId)> + 'a {

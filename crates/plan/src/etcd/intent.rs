@@ -162,12 +162,9 @@ impl Intent {
             .and_then(|care| care.defragmentation.clone())
             .unwrap_or_default();
         if let Some(schedule) = &care.schedule {
-            schedule.parse::<croner::Cron>().map_err(|error| Problem {
+            crate::cron::Schedule::parse(schedule).map_err(|error| Problem {
                 field: "maintenance.defragmentation.schedule".into(),
-                message: format!(
-                    "\"{schedule}\" is no schedule ({}): write five fields, as \"0 3 * * 6\"",
-                    error.to_string().trim_end_matches('.')
-                ),
+                message: error.to_string(),
             })?;
         }
         let min_size = care.min_size.as_ref().and_then(bytes).unwrap_or(100 << 20);
