@@ -101,6 +101,8 @@ pub struct MemberLine {
     pub message: String,
     /// Size of its database, rounded so that it does not change all the time.
     pub db_size: Option<u64>,
+    /// What of it is in use, rounded alike.
+    pub db_in_use: Option<u64>,
     /// Where peers reach it.
     pub peer_url: String,
     /// The node it runs on.
@@ -282,6 +284,7 @@ fn line(view: &View<'_>, member: &super::Member<'_>) -> MemberLine {
         },
         message,
         db_size: member.answer.map(|answer| rounded(answer.db_size)),
+        db_in_use: member.answer.map(|answer| rounded(answer.db_in_use)),
         peer_url: match (member.listed, remembered) {
             (Some(listed), _) => listed.peer_urls.first().cloned().unwrap_or_default(),
             (None, Some(known)) => known.peer_url.clone(),

@@ -274,16 +274,17 @@ fn member(line: &MemberLine) -> MemberStatus {
         },
         message: line.message.clone(),
         version: line.version.as_ref().map(ToString::to_string).unwrap_or_default(),
-        db_size: line
-            .db_size
-            .map(|bytes| format!("{}Ki", bytes >> 10))
-            .unwrap_or_default(),
+        db_size: line.db_size.map(in_kibibytes).unwrap_or_default(),
+        db_size_in_use: line.db_in_use.map(in_kibibytes).unwrap_or_default(),
         peer_url: line.peer_url.clone(),
         node: line.node.clone().unwrap_or_default(),
         pod_uid: line.pod.as_ref().map(|uid| uid.0.clone()).unwrap_or_default(),
         claim_uid: line.claim.as_ref().map(|uid| uid.0.clone()).unwrap_or_default(),
-        ..MemberStatus::default()
     }
+}
+
+fn in_kibibytes(bytes: u64) -> String {
+    format!("{}Ki", bytes >> 10)
 }
 
 fn bootstrap_record(old: &EtcdClusterStatus, intent: &Intent, bootstrap: &Bootstrapped, now: &Time) -> BootstrapRecord {
@@ -445,6 +446,7 @@ mod tests {
             health: Health::Healthy,
             message: String::new(),
             db_size: None,
+            db_in_use: None,
             peer_url: "http://a".into(),
             node: None,
             pod: None,
