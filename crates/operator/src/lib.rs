@@ -185,6 +185,7 @@ impl Shared {
 
     /// Ends a loop whose cluster is gone. `false`: the cluster is there again.
     fn leave(&self, key: &Key) -> bool {
+        self.secret_users.forget(key);
         self.loops.leave(key, || self.caches.clusters.get(key).is_some())
     }
 }

@@ -44,9 +44,13 @@ pub(crate) fn tend(shared: &Arc<Shared>, cluster: &Key) {
 
 /// The cluster whose EtcdRestore an agent works for.
 pub(crate) fn wake_owner(shared: &Shared, namespace: &str, restore: &str) {
-    for object in shared.caches.restores.all() {
-        if object.namespace().as_deref() == Some(namespace) && object.name_any() == restore {
-            shared.restores.loops.wake(&Key::new(namespace, object.cluster_name()));
+    // It is named like the cluster, or like it with a dash and more; no other is followed.
+    let dashes = restore.match_indices('-').map(|(dash, _)| &restore[..dash]);
+    for name in dashes.chain([restore]) {
+        let cluster = Key::new(namespace, name);
+        let mut restores = shared.caches.restores.of(&cluster).into_iter();
+        if restores.any(|object| object.name_any() == restore) {
+            shared.restores.loops.wake(&cluster);
         }
     }
 }
@@ -132,6 +136,7 @@ async fn run(shared: Arc<Shared>, cluster: Key, mailbox: Arc<Notify>) {
         let restores = shared.caches.restores.of(&cluster);
         if restores.is_empty() {
             let is_there = || !shared.caches.restores.of(&cluster).is_empty();
+            shared.restores.users.forget(&cluster);
             if shared.restores.loops.leave(&cluster, is_there) {
                 return;
             }

@@ -33,6 +33,15 @@ impl Users {
         }
     }
 
+    /// Forgets an object that is gone.
+    pub(crate) fn forget(&self, user: &Key) {
+        let mut users = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        users.retain(|_, users| {
+            users.retain(|other| other != user);
+            !users.is_empty()
+        });
+    }
+
     pub(crate) fn of(&self, used: &Key) -> Vec<Key> {
         let users = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         users.get(used).cloned().unwrap_or_default()
@@ -216,5 +225,23 @@ async fn follow<K>(
             }
             Err(error) => tracing::warn!(%error, "the watch of {what} broke and is taken up again"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_gone_is_not_kept() {
+        let users = Users::default();
+        let key = |name: &str| Key::new("ns", name);
+        users.uses(key("secret"), &key("a"));
+        users.uses(key("secret"), &key("b"));
+        users.uses(key("other"), &key("a"));
+        users.forget(&key("a"));
+        assert_eq!(users.of(&key("secret")), [key("b")]);
+        let left = users.0.lock().expect("not poisoned").len();
+        assert_eq!(left, 1, "what nobody looks at is not kept either");
     }
 }

@@ -85,6 +85,8 @@ async fn run(shared: Arc<Shared>, key: Key, mailbox: Arc<Notify>) {
     let mut pause = Duration::ZERO;
     while shared.next_turn(&mailbox, pause).await {
         if shared.caches.backups.get(&this.key).is_none() {
+            shared.backups.secret_users.forget(&this.key);
+            shared.backups.cluster_users.forget(&this.key);
             if shared
                 .backups
                 .loops
