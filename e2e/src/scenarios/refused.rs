@@ -79,7 +79,14 @@ pub(crate) async fn a_full_quota_does_not_hold_a_roll_up(test: &Test) -> Result<
         .create(&PostParams::default(), &serde_json::from_value(quota)?)
         .await?;
     let one_more = serde_json::from_value::<Pod>(json!({
-        "metadata": {"name": "one-more"}, "spec": {"containers": [{"name": "c", "image": "i"}]},
+        "metadata": {"name": "one-more"},
+        "spec": {
+            "containers": [{
+                "name": "c", "image": "i",
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+            "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+        },
     }))?;
     let dry = PostParams {
         dry_run: true,
