@@ -158,14 +158,23 @@ impl Client {
         Ok(response.alarms)
     }
 
-    /// Takes an alarm back.
+    /// Takes an alarm back; nothing happens where it is not raised.
     pub async fn disarm(&self, id: MemberId, alarm: Alarm) -> Result<AlarmResponse> {
+        self.set_alarm(AlarmAction::Deactivate, id, alarm).await
+    }
+
+    /// Raises an alarm. Only tests and people who repair a cluster do.
+    pub async fn raise(&self, id: MemberId, alarm: Alarm) -> Result<AlarmResponse> {
+        self.set_alarm(AlarmAction::Activate, id, alarm).await
+    }
+
+    async fn set_alarm(&self, action: AlarmAction, id: MemberId, alarm: Alarm) -> Result<AlarmResponse> {
         let alarm = match alarm {
             Alarm::NoSpace => AlarmType::NoSpace,
             Alarm::Corrupt => AlarmType::Corrupt,
         };
         let request = AlarmRequest {
-            action: AlarmAction::Deactivate.into(),
+            action: action.into(),
             member_id: id.0,
             alarm: alarm.into(),
         };

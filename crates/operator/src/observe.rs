@@ -12,11 +12,11 @@ use kube::Api;
 use kube::api::ListParams;
 use rand::Rng;
 use stateward_api::{EtcdCluster, names};
-use stateward_etcd::{Asked, Client, ask, prove_list, spread_alarms};
+use stateward_etcd::{Asked, Client, ask, hash_of_data, prove_list};
 use stateward_plan::etcd::manifests::{ANNOTATION_METADATA, TrustFiles};
 use stateward_plan::etcd::members::owner;
 use stateward_plan::etcd::{
-    Answer, Intent, KeptBackup, MemberList, MemberName, Record, Recovery, Services, Trust, Uid, UpgradeBackup, Voice,
+    Alarm, Answer, DataHash, Intent, KeptBackup, MemberId, MemberList, MemberName, Record, Recovery, Services, Trust, Uid, UpgradeBackup, Voice,
     World, facts,
 };
 use tokio::sync::Notify;
@@ -121,6 +121,9 @@ pub(crate) async fn observe(
     let seen = judged.look_at_members(&world).await;
     world.trust = judged.trust.take().map(|trust| Trust { seen, ..trust });
     world.list = prove(record, &world, &clients).await;
+    if world.list.is_some() && world.has_alarm(Alarm::Corrupt) {
+        world.hashes = hashes(&world, &clients).await;
+    }
     if world.voices.values().any(|voice| matches!(voice, Voice::Silent(_))) {
         // Kubernetes may not notice when it speaks again.
         look_again = look_again.into_iter().chain([SILENCE_INTERVAL]).min();
@@ -275,6 +278,7 @@ async fn listen_to_adopted(
     for (name, client, asked) in join_all(questions).await {
         match asked {
             Ok(asked) => {
+                world.alarms.extend(asked.alarms);
                 world.voices.insert(name.clone(), Voice::Answered(asked.answer));
                 clients.extend(client.map(|client| (name, client)));
             }
@@ -327,12 +331,11 @@ async fn listen(
         let client = client.with_request_timeout(memory.connections.patience(name, should_answer));
         async move { (name, question(&client, intent, record).await) }
     });
-    let mut alarms = Vec::new();
     for (name, asked) in join_all(questions).await {
         let voice = match asked {
             Ok(asked) => {
                 memory.connections.heard(name, None);
-                alarms.extend(asked.alarms);
+                world.alarms.extend(asked.alarms);
                 Voice::Answered(asked.answer)
             }
             Err(error) => {
@@ -346,9 +349,6 @@ async fn listen(
     for (name, _) in world.pods.iter().filter(|(_, pod)| pod.terminating) {
         memory.connections.close(name);
     }
-    alarms.sort_unstable();
-    alarms.dedup();
-    spread_alarms(&mut world.voices, &alarms);
     clients.retain(|name, _| matches!(world.voices.get(name), Some(Voice::Answered(_))));
     clients
 }
@@ -380,6 +380,22 @@ async fn prove(record: &Record, world: &World, clients: &BTreeMap<MemberName, Cl
     }
     let others = join_all(rest.iter().map(|(client, answer)| proof(client, answer))).await;
     others.into_iter().flatten().next()
+}
+
+/// For how long the hash of a member's data is waited for: etcd reads all of it. A round that compares twice must end in time.
+pub(crate) const HASH_PATIENCE: Duration = Duration::from_secs(7);
+
+/// The hashes of the voters' data. A member that gives none is left out.
+async fn hashes(world: &World, clients: &BTreeMap<MemberName, Client>) -> BTreeMap<MemberId, DataHash> {
+    let voters = clients.iter().filter_map(|(name, client)| match world.voices.get(name)? {
+        Voice::Answered(answer) if !answer.learner => Some((answer.id, client)),
+        _ => None,
+    });
+    let questions = voters.map(async |(id, client)| {
+        let hash = hash_of_data(&client.with_request_timeout(HASH_PATIENCE)).await;
+        Some((id, hash.ok().flatten()?))
+    });
+    join_all(questions).await.into_iter().flatten().collect()
 }
 
 impl Memory {

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Alarm, Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Voice};
+use stateward_plan::etcd::{Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Voice};
 
 use crate::queue::{Event, Id, stamp};
 use crate::raft::{Change, Conf, Data, Entry, Refused, What, quorum, voters};
@@ -223,7 +223,7 @@ impl Sim<'_> {
             log: Vec::new(),
             committed: 0,
             conf: known.conf.clone(),
-            alarm: None,
+            content: 0,
         };
         if forgot {
             self.member_forgot(id);
@@ -311,7 +311,7 @@ impl Sim<'_> {
                 committed: entries.len(),
                 log: entries,
                 conf: Rc::new(conf),
-                alarm: None,
+                content: 0,
             });
         }
         Start::Serve
@@ -351,7 +351,6 @@ impl Sim<'_> {
             downgrading: self.ledger.downgrade.filter(|_| process_state.version.minor() >= 6),
             db_size: 1 << 20,
             db_in_use: 1 << 20,
-            alarms: data.alarm.into_iter().collect(),
             list: data.conf.as_ref().clone(),
         })
     }
@@ -418,13 +417,10 @@ impl Sim<'_> {
         if !is_the_cluster {
             return;
         }
-        let full = self.volumes.values().any(|volume| {
-            volume
-                .data
-                .as_ref()
-                .is_some_and(|data| data.alarm == Some(Alarm::NoSpace))
-        });
-        if full || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
+        let refuses = self
+            .data_of(leader)
+            .is_some_and(|data| self.alarms.contains_key(&data.cluster));
+        if refuses || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
             return;
         }
         if self.propose(leader, What::Write) {

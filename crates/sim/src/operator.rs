@@ -240,6 +240,7 @@ impl Sim<'_> {
         world.trust = self.observe_trust(cluster.id, &cache.secrets, &world, &asked);
         self.hear_elsewhere(&cluster.intent, &mut world, &mut asked);
         world.list = self.proven_list(&asked);
+        self.tell_alarms(&asked, &mut world);
         self.show_restores(&cluster.intent, &cache.restores, &mut world);
         world
     }
@@ -281,6 +282,7 @@ impl Sim<'_> {
         }
         self.tell_plan(index, &cluster.report, &plan);
         self.check_plan(&cluster.intent, &cluster.record, &world, &plan);
+        self.check_alarms(&world, &plan);
         self.check_settled(&cluster, &world, &plan);
         let now = self.now;
         let operator = &mut self.operators[index];

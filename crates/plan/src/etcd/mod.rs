@@ -8,6 +8,7 @@ mod backups;
 mod bootstrap;
 mod care;
 mod cleanup;
+mod corruption;
 mod effect;
 pub mod facts;
 mod grow;
@@ -48,7 +49,7 @@ pub use record::{
 pub use report::{Health, MemberLine, Report, Role, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
-    Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, Exit, KeptBackup, LaunchKind, Listed, MemberId,
+    Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, DataHash, Exit, KeptBackup, LaunchKind, Listed, MemberId,
     MemberList, MemberName, Pod, RequestState, RestoreRequest, Secrets, Services, TlsStage, Trust, Uid, UpgradeBackup,
     Voice, World,
 };
@@ -277,12 +278,14 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         .or_else(|| recover::recover(view, record))
         .or_else(|| restart::bring_back(view))
         .or_else(|| cleanup::clean_up(view))
+        .or_else(|| corruption::corruption(view, record))
         .or_else(|| replace::replace(view, record))
+        .or_else(|| care::clear_space_alarms(view))
         .or_else(|| shrink::shrink_what_never_started(view))
         .or_else(|| join::join(view))
         .or_else(|| grow::grow(view))
         .or_else(|| shrink::shrink(view))
-        .or_else(|| care::clear_alarms(view))
+        .or_else(|| care::wait_for_space(view))
         .or_else(|| adopt::release(view))
         .or_else(|| backups::before_upgrade(view))
         .or_else(|| secure::estranged(view))

@@ -86,6 +86,11 @@ pub struct World {
     pub voices: BTreeMap<MemberName, Voice>,
     /// The member list, proven by a quorum in this round. `None`: nobody could prove one.
     pub list: Option<MemberList>,
+    /// The alarms that are raised in the cluster, as any member that answers tells them. They outlive their member, and
+    /// etcd raises CORRUPT for member 0 where it cannot tell which member is wrong: the ID may be in no list.
+    pub alarms: BTreeSet<(MemberId, Alarm)>,
+    /// The hash of each voter's data, taken in this round and only while CORRUPT is raised.
+    pub hashes: BTreeMap<MemberId, DataHash>,
     /// Nodes that Kubernetes itself holds for dead, with since when.
     pub dead_nodes: BTreeMap<String, Timestamp>,
     /// The secrets with certificates.
@@ -383,19 +388,44 @@ pub struct Answer {
     pub db_size: u64,
     /// What of it is in use.
     pub db_in_use: u64,
-    /// Alarms that are raised for it.
-    pub alarms: Vec<Alarm>,
     /// The member list as it knows it, which may be old.
     pub list: Vec<Listed>,
 }
 
-/// etcd's alarms.
+/// etcd's alarms. One alarm of one member stops the writes of the whole cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Alarm {
     /// The quota is used up: only reads and deletes work.
     NoSpace,
-    /// The member's data differs from the others'.
+    /// Members' data differs: only reads work.
     Corrupt,
+}
+
+impl fmt::Display for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSpace => "NOSPACE",
+            Self::Corrupt => "CORRUPT",
+        })
+    }
+}
+
+/// The hash of all keys of a member at its current revision (`HashKV`). A member is asked only after it has applied the
+/// CORRUPT alarm itself: from there on no write is applied, so equal data means equal hashes at an equal revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DataHash {
+    /// The revision that it was taken at.
+    pub revision: i64,
+    /// The last compaction before that. Hashes before and after a compaction cannot be compared.
+    pub compact_revision: i64,
+    /// CRC-32 of the keys with their values and revisions.
+    pub hash: u32,
+}
+
+impl fmt::Display for DataHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x} at revision {}", self.hash, self.revision)
+    }
 }
 
 /// A member list that a quorum agreed to in this round.
@@ -420,6 +450,13 @@ pub struct Listed {
     pub peer_urls: Vec<String>,
     /// It is a learner.
     pub learner: bool,
+}
+
+impl World {
+    /// An alarm of this kind is raised, for whichever member.
+    pub fn has_alarm(&self, alarm: Alarm) -> bool {
+        self.alarms.iter().any(|(_, raised)| *raised == alarm)
+    }
 }
 
 impl MemberList {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Alarm, ClusterId, Launch, MemberId, MemberName, World, members};
+use stateward_plan::etcd::{ClusterId, Launch, MemberId, MemberName, World, members};
 
 use super::name;
 use crate::kube::{Cluster, node_name};
@@ -120,12 +120,8 @@ impl Sim<'_> {
         let Some(volume) = volume else {
             return Some("no data");
         };
-        if volume.corrupt
-            || volume
-                .data
-                .as_ref()
-                .is_some_and(|data| data.alarm == Some(Alarm::Corrupt))
-        {
+        let differs = |right: u32| volume.data.as_ref().is_some_and(|data| data.content != right);
+        if volume.corrupt || self.content_of_majority().is_some_and(differs) {
             return Some("corrupt");
         }
         if self.ledger.given_up.get(member).is_some_and(|until| *until >= self.now) {
