@@ -281,8 +281,8 @@ impl Sim<'_> {
             self.operators[index].names += world.fresh_names.len() as u32;
         }
         self.tell_plan(index, &cluster.report, &plan);
-        self.check_plan(&cluster.intent, &cluster.record, &world, &plan);
         self.check_alarms(&world, &plan);
+        self.check_plan(&cluster.intent, &cluster.record, &world, &plan);
         self.check_settled(&cluster, &world, &plan);
         let now = self.now;
         let operator = &mut self.operators[index];

@@ -96,13 +96,23 @@ pub(super) fn corruption(view: &View<'_>, record: &mut Record) -> Option<Step> {
         let message = format!("{RAISED} Waiting for the hashes of {}", names(view, list, &unknown));
         return Some(step(message));
     }
-    // Learners refuse to be compared. One that has begun to copy is compared as a voter, before writes are taken again.
-    let copies = |member: &super::Member<'_>| {
-        let learner = member.listed.is_some_and(|listed| listed.learner);
-        learner && member.is_healthy()
+    // Learners refuse to be compared (only their promotion could tell, and it may cost the majority): one that has begun
+    // to copy, from whoever led then, begins anew.
+    let copied = |member: &&super::Member<'_>| {
+        let listed = member.listed.filter(|listed| listed.learner);
+        listed.is_some_and(|listed| listed.name.is_some() || member.pod.is_some_and(|pod| pod.ever_ran))
     };
-    if view.members.values().any(copies) {
-        return None; // `join` promotes it
+    if let Some(member) = view.members.values().find(copied)
+        && let Some(listed) = member.listed
+    {
+        let message = format!("{RAISED} Learner {} cannot be compared and begins anew", member.name);
+        return Some(step(message).with([Effect::RemoveMember {
+            member: member.name.clone(),
+            id: listed.id,
+            cluster: list.cluster,
+            pod: member.pod.map(|pod| pod.uid.clone()),
+            claim: member.claim.map(|claim| claim.uid.clone()),
+        }]));
     }
     let raised = view.world.alarms.iter().filter(|(_, alarm)| *alarm == Alarm::Corrupt);
     let disarm = raised.map(|(id, alarm)| Effect::Disarm {
