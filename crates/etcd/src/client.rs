@@ -201,6 +201,21 @@ impl Client {
             .await
     }
 
+    /// Whether authentication is enabled. Only 3.5 and later have a call for it; any version refuses to authenticate, with
+    /// this reason, when it is off (`authStore.CheckPassword`), and a user that does not exist when it is on.
+    pub async fn is_auth_enabled(&self) -> Result<bool> {
+        let request = AuthenticateRequest {
+            name: "stateward-asks-whether-authentication-is-enabled".to_owned(),
+            password: String::new(),
+        };
+        let answer: Result<HeaderResponse> = self.call("/etcdserverpb.Auth/Authenticate", request).await;
+        match answer {
+            Err(Error::AuthNotEnabled) => Ok(false),
+            Ok(_) | Err(Error::Permission(_) | Error::Refused(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Asks for, begins or takes back a downgrade to a minor version, such as `3.5` (3.5 and later).
     pub async fn downgrade(&self, what: Downgrade, version: &str) -> Result<HeaderResponse> {
         let action = match what {
@@ -308,6 +323,9 @@ impl Client {
 }
 
 fn unreachable(error: &tonic::transport::Error) -> Error {
+    if let Some(why) = crate::error::tls_failure(error) {
+        return Error::Handshake(why);
+    }
     let mut words = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {

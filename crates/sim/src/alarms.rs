@@ -2,8 +2,9 @@
 //! member 0, of whom nobody is. One of them stops all writes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use stateward_plan::etcd::{Alarm, ClusterId, DataHash, Effect, Listed, MemberId, Plan, World};
+use stateward_plan::etcd::{Alarm, ClusterId, DataHash, Effect, Listed, MemberId, Plan, World, members};
 
 use crate::queue::{Id, stamp};
 use crate::raft::{Data, Refused, What, voters};
@@ -188,6 +189,21 @@ impl Sim<'_> {
             if contents.len() > 1 {
                 self.break_rule(name::AGREEMENT, "CORRUPT is disarmed while members' data differs");
             }
+        }
+    }
+
+    /// What keeps a pod from running for long is told.
+    pub(crate) fn check_told(&mut self, world: &World, plan: &Plan) {
+        let now = stamp(self.now);
+        let lasts = |pod: &stateward_plan::etcd::Pod| {
+            let blocked = pod.blocked.as_ref().filter(|_| !pod.terminating && !pod.ended);
+            blocked.is_some_and(|blocked| {
+                let since = blocked.since.filter(|_| blocked.reason != "CrashLoopBackOff");
+                since.is_some_and(|since| members::elapsed(since, now) >= Duration::from_secs(10))
+            })
+        };
+        if !plan.record.hibernating && world.pods.values().any(lasts) && !plan.report.degraded.holds {
+            self.break_rule(name::TOLD, "a pod has been blocked for ten seconds, and the status does not say so");
         }
     }
 

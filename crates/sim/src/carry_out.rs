@@ -93,6 +93,7 @@ impl Sim<'_> {
                     node: None,
                     address: None,
                     running: false,
+                    running_since: None,
                     ever_ran: false,
                     ready: false,
                     ready_since: None,

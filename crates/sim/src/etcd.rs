@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Voice};
+use stateward_plan::etcd::{Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Silence, SilenceKind, Voice};
 
 use crate::queue::{Event, Id, stamp};
 use crate::raft::{Change, Conf, Data, Entry, Refused, What, quorum, voters};
@@ -27,6 +27,10 @@ pub(crate) fn hash(parts: &[&str]) -> u64 {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
     hash
+}
+
+fn silent(words: &str) -> Voice {
+    Voice::Silent(Silence::new(SilenceKind::NotReached, words))
 }
 
 pub(crate) enum Start {
@@ -328,10 +332,10 @@ impl Sim<'_> {
     /// What a member answers when it is asked.
     pub(crate) fn ask(&self, process: Id) -> Voice {
         if !self.operator_reaches(process) {
-            return Voice::Silent("timed out".into());
+            return silent("timed out");
         }
         let (Some(process_state), Some(data)) = (self.processes.get(&process), self.data_of(process)) else {
-            return Voice::Silent("connection refused".into());
+            return silent("connection refused");
         };
         let leader = self
             .leader_of(data.cluster)

@@ -9,7 +9,7 @@ use stateward_api::EtcdVersion;
 
 use super::intent::Intent;
 use super::record::Record;
-use super::world::{Answer, Claim, Listed, MemberList, MemberName, Pod, Voice, World};
+use super::world::{Answer, Claim, Listed, MemberList, MemberName, Pod, Silence, Voice, World};
 
 /// A crash loop is judged only after so many restarts: one crash proves nothing.
 const CRASHES_THAT_COUNT: u32 = 3;
@@ -30,7 +30,7 @@ pub struct Member<'a> {
     /// Its own words.
     pub answer: Option<&'a Answer>,
     /// Why it was silent when asked.
-    pub silence: Option<&'a str>,
+    pub silence: Option<&'a Silence>,
     /// What follows.
     pub fate: Fate,
 }
@@ -160,7 +160,7 @@ pub fn judge<'a>(
         .map(|name| {
             let (answer, silence) = match world.voices.get(name) {
                 Some(Voice::Answered(answer)) => (Some(answer), None),
-                Some(Voice::Silent(why)) => (None, Some(why.as_str())),
+                Some(Voice::Silent(why)) => (None, Some(why)),
                 None => (None, None),
             };
             let mut member = Member {
@@ -355,7 +355,7 @@ fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: 
     } else {
         format!(
             "its pod runs but it does not answer: {}",
-            member.silence.unwrap_or("not asked yet")
+            member.silence.map_or("not asked yet", |silence| silence.words.as_str())
         )
     };
     Fate::Away(why)

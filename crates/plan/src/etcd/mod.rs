@@ -29,6 +29,7 @@ mod secure;
 mod services;
 mod shrink;
 pub mod status;
+mod trouble;
 mod upgrade;
 mod upgrade_path;
 mod wait;
@@ -50,7 +51,7 @@ pub use report::{Health, MemberLine, Report, Role, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
     Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, DataHash, Exit, KeptBackup, LaunchKind, Listed, MemberId,
-    MemberList, MemberName, Pod, RequestState, RestoreRequest, Secrets, Services, TlsStage, Trust, Uid, UpgradeBackup,
+    MemberList, MemberName, Pod, RequestState, RestoreRequest, Secrets, Services, Silence, SilenceKind, TlsStage, Trust, Uid, UpgradeBackup,
     Voice, World,
 };
 
@@ -209,7 +210,7 @@ impl View<'_> {
 pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut record = record.clone();
     remember(intent, &mut record, world, now);
-    let (version, refused) = upgrade_path::accepted(intent, &record);
+    let (version, refused) = upgrade_path::accepted(intent, &record, world);
     let version = backups::hold(intent, &mut record, world, version);
     if record.bootstrap.is_some() {
         record.target = Some(version.clone());
@@ -227,8 +228,11 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
         refused,
         stage: secure::stage(intent, world),
     };
-    let step = decide(&view, &mut next);
-    let report = report::report(&view, &next, &step);
+    let mut step = decide(&view, &mut next);
+    let trouble = trouble::trouble(&view);
+    step.effects.extend(trouble.found.as_ref().map(trouble::Trouble::event));
+    step.wake = step.wake.into_iter().chain(trouble.look_again).min();
+    let report = report::report(&view, &next, &step, trouble.found.as_ref());
     Plan {
         record: next,
         report,

@@ -4,6 +4,7 @@ use stateward_api::EtcdVersion;
 
 use super::members::Fate;
 use super::record::Record;
+use super::trouble::Trouble;
 use super::{Doing, Step, View, Work};
 
 /// The visible state. `operator` writes it into the status.
@@ -129,7 +130,7 @@ impl Statement {
     }
 }
 
-pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
+pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Option<&Trouble>) -> Report {
     let members: Vec<MemberLine> = view.members.values().map(|member| line(view, member)).collect();
     let ready = members.iter().filter(|member| member.ready).count();
     let size = view.world.list.as_ref().map_or(0, |list| list.voters().count());
@@ -185,6 +186,8 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
         Statement::yes(doing.reason, doing.message.clone())
     } else if let Some(alarms) = writes_refused(view) {
         Statement::yes("WritesRefused", alarms)
+    } else if let Some(trouble) = trouble {
+        Statement::yes(trouble.reason, trouble.message.clone())
     } else if !strangers.is_empty() && view.intent.adopt.is_empty() {
         Statement::yes(
             "UnknownMembers",

@@ -107,6 +107,8 @@ pub struct World {
     pub kept_backup: KeptBackup,
     /// The EtcdBackup that the record names as the one before an upgrade.
     pub upgrade_backup: Option<UpgradeBackup>,
+    /// Authentication is enabled in etcd, by its members' own words. `None`: not known; asked only before an upgrade to 3.5.
+    pub auth_enabled: Option<bool>,
     /// The EtcdRestores of this cluster that are not complete, oldest first.
     pub restores: Vec<RestoreRequest>,
 }
@@ -250,6 +252,8 @@ pub struct Pod {
     pub address: Option<String>,
     /// The etcd container is running now.
     pub running: bool,
+    /// Since when it is.
+    pub running_since: Option<Timestamp>,
     /// The etcd container has been running at some time in this pod's life.
     pub ever_ran: bool,
     /// Kubernetes holds it for ready.
@@ -302,6 +306,8 @@ pub struct Blocked {
     pub reason: String,
     /// Kubernetes' message.
     pub message: String,
+    /// Since when it has not run for this reason, as far as the pod tells.
+    pub since: Option<Timestamp>,
 }
 
 /// How etcd starts in a pod.
@@ -357,8 +363,56 @@ pub struct Claim {
 pub enum Voice {
     /// It answered.
     Answered(Answer),
-    /// It did not: refused, timed out, wrong certificate. This alone proves nothing.
-    Silent(String),
+    /// It did not. This alone proves nothing.
+    Silent(Silence),
+}
+
+/// Why a member did not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// What kind of failure it is.
+    pub kind: SilenceKind,
+    /// In words that do not change from one time to the next.
+    pub words: String,
+    /// Since when it is known to be so, if that is known.
+    pub since: Option<Timestamp>,
+}
+
+/// What kept a member from answering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SilenceKind {
+    /// Nobody listens there, or not in time: it may be starting, and this passes by itself.
+    NotReached,
+    /// Its port is open and no TLS connection comes about: a certificate, a name, a protocol.
+    Handshake,
+    /// It refuses to answer us: it wants a user or a permission that we do not have.
+    NotPermitted,
+    /// It answers with something that cannot be understood or used.
+    Unusable,
+    /// There is nothing to ask it with: a Secret is missing or cannot be read.
+    CannotAsk,
+}
+
+impl Silence {
+    /// Of this kind, in these words.
+    pub fn new(kind: SilenceKind, words: impl Into<String>) -> Self {
+        Self {
+            kind,
+            words: words.into(),
+            since: None,
+        }
+    }
+
+    /// The same failure, whenever it was met first.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.words == other.words
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
 }
 
 /// A member's own words about itself.

@@ -42,6 +42,7 @@ pub(crate) mod name {
     pub(crate) const ALARMED: &str = "a cluster that refuses writes is reported as that, and not as well or lost";
     pub(crate) const AGREEMENT: &str = "CORRUPT is disarmed only when all voters have the same data";
     pub(crate) const SOURCE: &str = "while CORRUPT is raised nobody copies a member outside the majority";
+    pub(crate) const TOLD: &str = "what keeps a pod from running for ten seconds is told";
     pub(crate) const CONVERGES: &str = "once faults stop the cluster comes to match the spec and stays so";
     }
 }

@@ -197,3 +197,41 @@ fn leadership_stays_with_the_one_that_differs() {
     }
     assert_eq!(broken_rule(broken, MemberId(0), Some(leader)), Some(name::SOURCE));
 }
+
+#[test]
+fn what_lasts_is_not_told() {
+    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+        let mut world = world.clone();
+        for pod in world.pods.values_mut() {
+            if let Some(blocked) = &mut pod.blocked {
+                blocked.since = Some(now);
+            }
+        }
+        plan(intent, record, &world, now)
+    }
+    for (plan, rule) in [(broken as Planner, Some(name::TOLD)), (plan as Planner, None)] {
+        let subject = Subject {
+            name: "tells nothing",
+            plan,
+            ..REAL
+        };
+        // Given nodes that cannot pull images, when a cluster is created,
+        let mut sim = Sim::new(45, Profile::gentle(), &subject, false);
+        for node in 0..sim.nodes.len() {
+            sim.nodes[node].no_images_until = 60_000;
+        }
+        sim.create_cluster(three());
+        sim.wake_operator(0, 5);
+        // then it is told while it lasts, and in the end all is well.
+        while sim.step(30_000) {}
+        assert_eq!(sim.broken.as_ref().map(|broken| broken.rule), rule);
+        if rule.is_none() {
+            let cluster = sim.kube.now.cluster.as_ref().and_then(|cluster| cluster.report.clone());
+            let degraded = cluster.expect("a report").degraded;
+            assert!(degraded.holds && degraded.reason == "ImagePullBackOff", "{degraded:?}");
+            sim.calm = true;
+            sim.come_to_rest();
+            assert_eq!(sim.broken, None);
+        }
+    }
+}
