@@ -315,3 +315,41 @@ async fn under_corrupt_a_quorum_proves_the_list_and_data_can_be_compared() {
         client.put("key", "other").await.expect("written");
     }
 }
+
+#[tokio::test]
+async fn a_failed_handshake_is_told_apart_from_silence() {
+    // Given somebody who listens and does not speak TLS, and nobody,
+    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = plain.local_addr().expect("an address");
+    let server = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = plain.accept().await {
+            let _gone = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let ca = rcgen::generate_simple_self_signed(["member".to_owned()]).expect("a certificate");
+    let tls = Tls::new(ca.cert.pem().as_bytes(), None).expect("usable");
+    // when both are asked with TLS,
+    let ask_at = async |address| {
+        let client = Client::new(address, Some((&tls, "member")), Timeouts::default()).expect("a client");
+        ask(&client).await.expect_err("no etcd is there")
+    };
+    let (handshake, silence) = (
+        ask_at(address).await,
+        ask_at(([127, 0, 0, 1], free_port()).into()).await,
+    );
+    server.abort();
+    // then the first one fails for its handshake.
+    assert!(matches!(handshake, Error::Handshake(_)), "{handshake}");
+    assert!(matches!(silence, Error::Unreachable(_)), "{silence}");
+}
+
+#[tokio::test]
+async fn whether_authentication_is_enabled_can_be_asked_of_any_version() {
+    for program in programs() {
+        let etcd = Etcd::first(&program, &[]);
+        let client = etcd.client();
+        answers(&client).await;
+        let enabled = client.is_auth_enabled().await.expect("an answer");
+        assert!(!enabled, "{}", program.version);
+    }
+}

@@ -61,22 +61,20 @@ pub(super) fn corruption(view: &View<'_>, record: &mut Record) -> Option<Step> {
     // A new member copies its leader, so the leader must be one of the majority before anybody is added or begun.
     let leads = list.leader.filter(|leader| !of.contains(leader));
     if let Some(leader) = leads {
+        let name = names(view, list, &BTreeSet::from([leader]));
+        if unknown.contains(&leader) {
+            return Some(step(format!("{RAISED} Waiting for the hash of the leader, {name}")));
+        }
         let next = view
             .voters()
             .filter(|member| member.is_healthy() && member.listed.is_some_and(|listed| of.contains(&listed.id)))
             .max_by_key(|member| member.answer.map(|answer| answer.index));
-        let message = format!(
-            "{RAISED} Leadership moves from {} to a member with the data of the majority",
-            names(view, list, &BTreeSet::from([leader]))
-        );
-        let move_leader = next
-            .and_then(|next| next.listed)
-            .filter(|_| differ.contains(&leader))
-            .map(|next| Effect::MoveLeader {
-                from: leader,
-                to: next.id,
-                cluster: list.cluster,
-            });
+        let message = format!("{RAISED} Leadership moves from {name} to a member with the data of the majority");
+        let move_leader = next.and_then(|next| next.listed).map(|next| Effect::MoveLeader {
+            from: leader,
+            to: next.id,
+            cluster: list.cluster,
+        });
         return Some(step(message).with(move_leader));
     }
     if list.leader.is_none() {
@@ -234,4 +232,120 @@ fn names(view: &View<'_>, list: &MemberList, ids: &BTreeSet<MemberId>) -> String
 fn name(view: &View<'_>, listed: &Listed) -> String {
     let name = owner(view.intent, listed).or_else(|| listed.name.clone());
     name.map_or_else(|| listed.id.to_string(), |name| name.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::{Answer, MemberName};
+
+    fn ids(ids: &[u64]) -> BTreeSet<MemberId> {
+        ids.iter().copied().map(MemberId).collect()
+    }
+
+    /// Voters 1, 2, 3 … with these hashes, where they are known, of one version.
+    fn world(hashes: &[Option<u32>]) -> (World, MemberList) {
+        let mut world = World {
+            alarms: BTreeSet::from([(MemberId(0), Alarm::Corrupt)]),
+            ..World::default()
+        };
+        let mut members = Vec::new();
+        for (id, hash) in (1..).map(MemberId).zip(hashes) {
+            let name = MemberName(format!("c-{id}"));
+            members.push(Listed {
+                id,
+                name: Some(name.clone()),
+                peer_urls: Vec::new(),
+                learner: false,
+            });
+            if let Some(hash) = *hash {
+                let hash = DataHash {
+                    revision: 7,
+                    compact_revision: 0,
+                    hash,
+                };
+                world.hashes.insert(id, hash);
+            }
+            world.voices.insert(name, answer(id));
+        }
+        let list = MemberList {
+            cluster: ClusterId(9),
+            leader: Some(MemberId(1)),
+            members,
+        };
+        (world, list)
+    }
+
+    fn answer(id: MemberId) -> Voice {
+        Voice::Answered(Answer {
+            id,
+            cluster: ClusterId(9),
+            leader: Some(MemberId(1)),
+            learner: false,
+            version: stateward_api::EtcdVersion::new(3, 5, 35),
+            storage_minor: None,
+            cluster_minor: None,
+            downgrading: None,
+            term: 1,
+            index: 1,
+            db_size: 0,
+            db_in_use: 0,
+            list: Vec::new(),
+        })
+    }
+
+    fn majority(of: &[u64], differ: &[u64], unknown: &[u64]) -> Verdict {
+        Verdict::Majority {
+            of: ids(of),
+            differ: ids(differ),
+            unknown: ids(unknown),
+        }
+    }
+
+    #[test]
+    fn more_than_half_of_the_voters_decide() {
+        let (a, b) = (Some(1), Some(2));
+        for (hashes, verdict_is) in [
+            (&[a][..], majority(&[1], &[], &[])),
+            (&[a, a, a], majority(&[1, 2, 3], &[], &[])),
+            (&[b, a, a], majority(&[2, 3], &[1], &[])),
+            (&[a, a, None], majority(&[1, 2], &[], &[3])),
+            (&[a, b], Verdict::None),
+            (&[a, b, Some(3)], Verdict::None),
+            (&[a, a, b, b], Verdict::None),
+            (&[a, b, None], Verdict::Unknown(ids(&[3]))),
+            (&[None, None, None], Verdict::Unknown(ids(&[1, 2, 3]))),
+        ] {
+            let (world, list) = world(hashes);
+            assert_eq!(verdict(&world, &list, |_| false), verdict_is, "{hashes:?}");
+        }
+        // One that is lost for good is not waited for.
+        let (world, list) = world(&[a, b, None]);
+        assert_eq!(verdict(&world, &list, |id| id == MemberId(3)), Verdict::None);
+    }
+
+    #[test]
+    fn only_like_is_compared_with_like() {
+        // given members that differ, when one runs another version
+        let (mut world, list) = world(&[Some(1), Some(1), Some(2)]);
+        let compared = world.clone();
+        if let Some(Voice::Answered(answer)) = world.voices.get_mut(&MemberName("c-3".into())) {
+            answer.version = stateward_api::EtcdVersion::new(3, 5, 16);
+        }
+        // then nothing follows
+        assert_eq!(verdict(&world, &list, |_| false), Verdict::Versions);
+        // and when one has not done the last compaction, nothing follows either
+        let mut world = compared;
+        if let Some(hash) = world.hashes.get_mut(&MemberId(3)) {
+            hash.compact_revision = 5;
+        }
+        assert_eq!(verdict(&world, &list, |_| false), Verdict::Compactions);
+        // A learner is in no list of voters, whatever is known of it.
+        if let Some(hash) = world.hashes.get_mut(&MemberId(3)) {
+            hash.compact_revision = 0;
+        }
+        let mut list = list;
+        list.members[2].learner = true;
+        assert_eq!(verdict(&world, &list, |_| false), majority(&[1, 2], &[], &[]));
+    }
 }
