@@ -76,7 +76,11 @@ async fn alarms(
     if !leads {
         return Vec::new();
     }
-    client.alarms().await.map(|known| read_alarms(&known)).unwrap_or_default()
+    client
+        .alarms()
+        .await
+        .map(|known| read_alarms(&known))
+        .unwrap_or_default()
 }
 
 fn read_alarms(known: &[AlarmMember]) -> Vec<(MemberId, Alarm)> {

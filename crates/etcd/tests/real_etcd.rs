@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use stateward_etcd::messages::{DeleteRangeRequest, RangeRequest};
-use stateward_etcd::{hash_of_data, Asked, Client, Downgrade, Error, Timeouts, Tls, ask, prove_list};
+use stateward_etcd::{Asked, Client, Downgrade, Error, Timeouts, Tls, ask, hash_of_data, prove_list};
 use stateward_plan::etcd::{Alarm, MemberId};
 use support::{Etcd, Program, Start, free_port, programs, until};
 
@@ -280,7 +280,10 @@ async fn an_address_is_dialled_and_another_name_verified() {
 
 #[tokio::test]
 async fn under_corrupt_a_quorum_proves_the_list_and_data_can_be_compared() {
-    for program in programs().into_iter().filter(|program| program.version.at_least(3, 3, 0)) {
+    for program in programs()
+        .into_iter()
+        .filter(|program| program.version.at_least(3, 3, 0))
+    {
         // given a member that serves
         let etcd = Etcd::first(&program, &[]);
         let client = etcd.client();

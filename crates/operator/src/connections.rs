@@ -104,7 +104,8 @@ impl Connections {
         }
         let address = SocketAddr::new(ip, u16::try_from(names::CLIENT_PORT).unwrap_or(2379));
         let tls = if speaks_tls(pod) {
-            let secret = client_secret(pod).ok_or_else(|| cannot_ask("its pod names no Secret to connect with".to_owned()))?;
+            let secret =
+                client_secret(pod).ok_or_else(|| cannot_ask("its pod names no Secret to connect with".to_owned()))?;
             let certificate = secrets.client_certificate(shared, key, &secret).await;
             Some(certificate.map_err(cannot_ask)?)
         } else {
@@ -260,7 +261,10 @@ mod tests {
         let (_mute, mut connections, member) = to_a_mute().await;
         assert_eq!(connections.patience(&member, false), PATIENCE_WITH_NEW);
         assert_eq!(connections.patience(&member, true), PATIENCE);
-        connections.heard(&member, Some(&Silence::new(SilenceKind::NotReached, "no answer in time")));
+        connections.heard(
+            &member,
+            Some(&Silence::new(SilenceKind::NotReached, "no answer in time")),
+        );
         // when it answers the one who waits for it,
         let spoke = AbortOnDropHandle::new(tokio::spawn(async {}));
         while !spoke.is_finished() {

@@ -16,8 +16,8 @@ use stateward_etcd::{Asked, Client, ask, hash_of_data, prove_list};
 use stateward_plan::etcd::manifests::{ANNOTATION_METADATA, TrustFiles};
 use stateward_plan::etcd::members::owner;
 use stateward_plan::etcd::{
-    Alarm, Answer, DataHash, Intent, KeptBackup, MemberId, MemberList, MemberName, Record, Recovery, Services, Silence, SilenceKind, Trust, Uid, UpgradeBackup, Voice,
-    World, facts,
+    Alarm, Answer, DataHash, Intent, KeptBackup, MemberId, MemberList, MemberName, Record, Recovery, Services, Silence,
+    SilenceKind, Trust, Uid, UpgradeBackup, Voice, World, facts,
 };
 use tokio::sync::Notify;
 
@@ -414,10 +414,12 @@ pub(crate) const HASH_PATIENCE: Duration = Duration::from_secs(7);
 
 /// The hashes of the voters' data. A member that gives none is left out.
 async fn hashes(world: &World, clients: &BTreeMap<MemberName, Client>) -> BTreeMap<MemberId, DataHash> {
-    let voters = clients.iter().filter_map(|(name, client)| match world.voices.get(name)? {
-        Voice::Answered(answer) if !answer.learner => Some((answer.id, client)),
-        _ => None,
-    });
+    let voters = clients
+        .iter()
+        .filter_map(|(name, client)| match world.voices.get(name)? {
+            Voice::Answered(answer) if !answer.learner => Some((answer.id, client)),
+            _ => None,
+        });
     let questions = voters.map(async |(id, client)| {
         let hash = hash_of_data(&client.with_request_timeout(HASH_PATIENCE)).await;
         Some((id, hash.ok().flatten()?))
@@ -439,8 +441,9 @@ impl Memory {
 
     /// A pod is blocked since what it tells, or since it was first seen so where that is earlier by our own clock.
     fn since_when(&mut self, mut pod: stateward_plan::etcd::Pod) -> stateward_plan::etcd::Pod {
-        self.blocked
-            .retain(|(uid, reason), _| *uid != pod.uid.0 || pod.blocked.as_ref().is_some_and(|now| now.reason == *reason));
+        self.blocked.retain(|(uid, reason), _| {
+            *uid != pod.uid.0 || pod.blocked.as_ref().is_some_and(|now| now.reason == *reason)
+        });
         if let Some(blocked) = &mut pod.blocked {
             let key = (pod.uid.0.clone(), blocked.reason.clone());
             let seen = *self.blocked.entry(key).or_insert_with(Timestamp::now);

@@ -26,7 +26,9 @@ impl Sim<'_> {
     pub(crate) fn tell_alarms(&self, asked: &[Id], world: &mut World) {
         let reached = || asked.iter().filter(|process| self.operator_reaches(**process));
         for data in reached().filter_map(|process| self.data_of(*process)) {
-            world.alarms.extend(self.alarms.get(&data.cluster).into_iter().flatten());
+            world
+                .alarms
+                .extend(self.alarms.get(&data.cluster).into_iter().flatten());
         }
         if world.list.is_some() && world.has_alarm(Alarm::Corrupt) {
             let hash = |process: &Id| Some((self.data_of(*process)?.id, self.hash_of(*process)?));
@@ -39,7 +41,9 @@ impl Sim<'_> {
         let data = self.data_of(process)?;
         let leader = self.leader_of(data.cluster)?;
         let reaches = leader == process || self.connected(process, leader);
-        let applied = self.data_of(leader).is_some_and(|known| known.committed == data.committed);
+        let applied = self
+            .data_of(leader)
+            .is_some_and(|known| known.committed == data.committed);
         let learner = data.conf.iter().any(|member| member.id == data.id && member.learner);
         if !reaches || !applied || learner || !self.raised(data.cluster, Alarm::Corrupt) {
             return None;
@@ -131,7 +135,11 @@ impl Sim<'_> {
         if alarm == Alarm::Corrupt && !known {
             return;
         }
-        let leads = self.processes.iter().find(|(_, process)| process.leads).map(|(id, _)| *id);
+        let leads = self
+            .processes
+            .iter()
+            .find(|(_, process)| process.leads)
+            .map(|(id, _)| *id);
         let Some(data) = self.volumes.get(&volume).and_then(|volume| volume.data.as_ref()) else {
             return;
         };
@@ -163,7 +171,11 @@ impl Sim<'_> {
         }
         self.tell(|| format!("fault: the data of {} is another one", process.name));
         let content = self.dice.between(1, 3) as u32;
-        if let Some(data) = self.volumes.get_mut(&process.volume).and_then(|volume| volume.data.as_mut()) {
+        if let Some(data) = self
+            .volumes
+            .get_mut(&process.volume)
+            .and_then(|volume| volume.data.as_mut())
+        {
             data.content = content;
         }
         self.judge_loss(false);
@@ -180,7 +192,15 @@ impl Sim<'_> {
                 self.break_rule(name::ALARMED, "a quorum answers and the status says that it is lost");
             }
         }
-        let disarms = |effect: &Effect| matches!(effect, Effect::Disarm { alarm: Alarm::Corrupt, .. });
+        let disarms = |effect: &Effect| {
+            matches!(
+                effect,
+                Effect::Disarm {
+                    alarm: Alarm::Corrupt,
+                    ..
+                }
+            )
+        };
         if plan.effects.iter().any(disarms) && !self.ledger.majority_lost {
             let lines = voters(&self.ledger.conf);
             let contents: BTreeSet<_> = lines
@@ -203,7 +223,10 @@ impl Sim<'_> {
             })
         };
         if !plan.record.hibernating && world.pods.values().any(lasts) && !plan.report.degraded.holds {
-            self.break_rule(name::TOLD, "a pod has been blocked for ten seconds, and the status does not say so");
+            self.break_rule(
+                name::TOLD,
+                "a pod has been blocked for ten seconds, and the status does not say so",
+            );
         }
     }
 
@@ -215,7 +238,10 @@ impl Sim<'_> {
         };
         let wrong = leader.content != right;
         if wrong && world.has_alarm(Alarm::Corrupt) && !self.ledger.majority_lost {
-            self.break_rule(name::SOURCE, "a member is added that will copy what the majority does not have");
+            self.break_rule(
+                name::SOURCE,
+                "a member is added that will copy what the majority does not have",
+            );
         }
     }
 }

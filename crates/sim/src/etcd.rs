@@ -3,7 +3,9 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Silence, SilenceKind, Voice};
+use stateward_plan::etcd::{
+    Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Silence, SilenceKind, Voice,
+};
 
 use crate::queue::{Event, Id, stamp};
 use crate::raft::{Change, Conf, Data, Entry, Refused, What, quorum, voters};

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Event;
-use kube::api::ListParams;
 use kube::Api;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 use stateward_etcd::Client;
 use stateward_plan::etcd::{Alarm, MemberId};
@@ -43,7 +43,10 @@ pub(crate) async fn alarms_of_anybody_are_cleared(test: &Test) -> Result<String>
         // when an alarm is raised for a member, for nobody, or for one that is gone,
         let client = member(test, "c").await?;
         client.raise(of, alarm).await?;
-        ensure!(client.put("key", "refused").await.is_err(), "{alarm} of {of} refuses no write");
+        ensure!(
+            client.put("key", "refused").await.is_err(),
+            "{alarm} of {of} refuses no write"
+        );
         // then the status tells of it, and not that all is well or that the quorum is lost,
         let words = test.condition("c", "Available", "WritesRefused", 60).await?;
         ensure!(words.contains(&alarm.to_string()), "the alarm is not named: {words}");
@@ -57,7 +60,10 @@ pub(crate) async fn alarms_of_anybody_are_cleared(test: &Test) -> Result<String>
         })
         .await?;
         test.settled("c", 60).await?;
-        ensure!(ids(test, "c").await? == before, "{alarm} of {of} changed the member list");
+        ensure!(
+            ids(test, "c").await? == before,
+            "{alarm} of {of} changed the member list"
+        );
     }
     Ok(told.join(" | "))
 }
@@ -65,10 +71,15 @@ pub(crate) async fn alarms_of_anybody_are_cleared(test: &Test) -> Result<String>
 /// The events about an object of the namespace with this reason.
 async fn warnings(test: &Test, name: &str, reason: &str) -> Result<usize> {
     let events: Api<Event> = Api::namespaced(test.client.clone(), &test.namespace);
-    let about = events.list(&ListParams::default()).await?.items.into_iter().filter(|event| {
-        let object = &event.involved_object;
-        object.kind.as_deref() == Some("EtcdCluster") && object.name.as_deref() == Some(name)
-    });
+    let about = events
+        .list(&ListParams::default())
+        .await?
+        .items
+        .into_iter()
+        .filter(|event| {
+            let object = &event.involved_object;
+            object.kind.as_deref() == Some("EtcdCluster") && object.name.as_deref() == Some(name)
+        });
     Ok(about
         .filter(|event| event.reason.as_deref() == Some(reason) && event.type_.as_deref() == Some("Warning"))
         .count())

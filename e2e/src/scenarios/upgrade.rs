@@ -143,16 +143,28 @@ pub(crate) async fn refused_while_authentication_is_enabled(test: &Test) -> Resu
     let address = format!("{}:2379", ip.context("the pod has no address")?);
     let user = json!({"name": "root", "password": "secret"});
     post(&address, "/v3/auth/user/add", "", &user).await?;
-    post(&address, "/v3/auth/user/grant", "", &json!({"user": "root", "role": "root"})).await?;
+    post(
+        &address,
+        "/v3/auth/user/grant",
+        "",
+        &json!({"user": "root", "role": "root"}),
+    )
+    .await?;
     post(&address, "/v3/auth/enable", "", &json!({})).await?;
     let before = uids(test).await?;
     // when the version is edited, then that is refused with the reason, and reverting heals.
     test.edit("c", json!({"version": to.to_string()})).await?;
     let words = test.condition("c", "Degraded", "VersionRefused", 60).await?;
-    ensure!(words.contains("etcdctl auth disable"), "it does not say what to do: {words}");
+    ensure!(
+        words.contains("etcdctl auth disable"),
+        "it does not say what to do: {words}"
+    );
     test.edit("c", json!({"version": from.to_string()})).await?;
     test.settled("c", 60).await?;
-    ensure!(uids(test).await? == before, "a pod was restarted for a version that was refused");
+    ensure!(
+        uids(test).await? == before,
+        "a pod was restarted for a version that was refused"
+    );
     // When it is edited again and authentication is disabled, then it goes on.
     test.edit("c", json!({"version": to.to_string()})).await?;
     test.condition("c", "Degraded", "VersionRefused", 60).await?;
@@ -164,7 +176,12 @@ pub(crate) async fn refused_while_authentication_is_enabled(test: &Test) -> Resu
 }
 
 async fn uids(test: &Test) -> Result<Vec<Option<String>>> {
-    let mut uids: Vec<_> = test.pods_of("c").await?.into_iter().map(|pod| pod.metadata.uid).collect();
+    let mut uids: Vec<_> = test
+        .pods_of("c")
+        .await?
+        .into_iter()
+        .map(|pod| pod.metadata.uid)
+        .collect();
     uids.sort();
     Ok(uids)
 }

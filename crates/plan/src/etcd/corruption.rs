@@ -32,7 +32,11 @@ enum Verdict {
 }
 
 pub(super) fn corruption(view: &View<'_>, record: &mut Record) -> Option<Step> {
-    let list = view.world.list.as_ref().filter(|_| view.world.has_alarm(Alarm::Corrupt))?;
+    let list = view
+        .world
+        .list
+        .as_ref()
+        .filter(|_| view.world.has_alarm(Alarm::Corrupt))?;
     let step = |message: String| Step::new(Work::Recovering, "ComparingData", message).wake(LATER);
     let (of, differ, unknown) = match verdict(view.world, list, |id| is_lost(view, id)) {
         Verdict::Majority { of, differ, unknown } => (of, differ, unknown),
@@ -220,7 +224,9 @@ fn listing(view: &View<'_>, list: &MemberList) -> String {
         Some(hash) => format!("{hash}, compacted at {}", hash.compact_revision),
         None => "not known".to_owned(),
     };
-    let each = list.voters().map(|listed| format!("{} has {}", name(view, listed), hash(listed)));
+    let each = list
+        .voters()
+        .map(|listed| format!("{} has {}", name(view, listed), hash(listed)));
     each.collect::<Vec<_>>().join("; ")
 }
 

@@ -50,9 +50,9 @@ pub use record::{
 pub use report::{Health, MemberLine, Report, Role, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
-    Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, DataHash, Exit, KeptBackup, LaunchKind, Listed, MemberId,
-    MemberList, MemberName, Pod, RequestState, RestoreRequest, Secrets, Services, Silence, SilenceKind, TlsStage, Trust, Uid, UpgradeBackup,
-    Voice, World,
+    Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, DataHash, Exit, KeptBackup, LaunchKind, Listed,
+    MemberId, MemberList, MemberName, Pod, RequestState, RestoreRequest, Secrets, Services, Silence, SilenceKind,
+    TlsStage, Trust, Uid, UpgradeBackup, Voice, World,
 };
 
 /// What a round decided.

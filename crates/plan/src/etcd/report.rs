@@ -323,7 +323,8 @@ fn writes_refused(view: &View<'_>) -> Option<String> {
         }
     });
     let each = each.collect::<Vec<_>>().join("; ");
-    (!alarms.is_empty()).then(|| format!("a quorum of members answers, but etcd takes no writes because of its alarms: {each}"))
+    (!alarms.is_empty())
+        .then(|| format!("a quorum of members answers, but etcd takes no writes because of its alarms: {each}"))
 }
 
 fn strangers(view: &View<'_>) -> Vec<String> {

@@ -104,7 +104,11 @@ fn of_member(member: &Member<'_>) -> Option<Trouble> {
         SilenceKind::CannotAsk => "CannotAsk",
     };
     let message = format!("{} runs but does not answer the operator: {silence}", member.name);
-    trouble(reason, message, silence.since.into_iter().chain(pod.running_since).min())
+    trouble(
+        reason,
+        message,
+        silence.since.into_iter().chain(pod.running_since).min(),
+    )
 }
 
 /// Why a member that runs does not answer, where that is worth telling while it starts.

@@ -1,14 +1,12 @@
-//! Alarms: each case that was seen, and planners that are broken on purpose.
+//! Alarms, and what keeps members from running: each case that was seen.
 
-use jiff::Timestamp;
-use stateward_plan::etcd::{Alarm, Effect, Intent, MemberId, Plan, Record, World, plan};
+use stateward_plan::etcd::{Alarm, MemberId};
 
 use super::{at_rest, cluster_id, follower, ids, pass, rests, scene, three, until};
 use crate::profile::Profile;
 use crate::queue::Id;
-use crate::rules::name;
 use crate::sim::Sim;
-use crate::subject::{REAL, Subject};
+use crate::subject::REAL;
 
 fn available(sim: &Sim<'_>) -> &'static str {
     let cluster = sim.kube.now.cluster.as_ref();
@@ -83,7 +81,10 @@ fn without_a_majority_nothing_is_changed_and_the_hashes_are_named() {
     assert!(sim.raised(cluster, Alarm::Corrupt));
     let cluster = sim.kube.now.cluster.as_ref().and_then(|cluster| cluster.report.clone());
     let words = cluster.expect("a report").waiting;
-    assert!(words.contains("has 00000000 at revision") && words.contains("from a backup"), "{words}");
+    assert!(
+        words.contains("has 00000000 at revision") && words.contains("from a backup"),
+        "{words}"
+    );
 }
 
 #[test]
@@ -107,131 +108,19 @@ fn a_learner_that_cannot_start_does_not_keep_an_alarm_raised() {
     }
 }
 
-type Planner = fn(&Intent, &Record, &World, Timestamp) -> Plan;
-
-/// What a planner makes of a member that differs, and of alarms of the gone: the rule that it breaks.
-fn broken_rule(broken: Planner, of: MemberId, wrong: Option<fn(&Sim<'_>) -> Id>) -> Option<&'static str> {
-    let subject = Subject {
-        name: "broken",
-        plan: broken,
-        ..REAL
-    };
-    let mut sim = Sim::new(44, Profile::gentle(), &subject, false);
+#[test]
+fn an_image_that_cannot_be_pulled_is_told() {
+    // Given nodes that cannot pull images, when a cluster is created,
+    let mut sim = Sim::new(45, Profile::gentle(), &REAL, true);
+    for node in 0..sim.nodes.len() {
+        sim.nodes[node].no_images_until = 60_000;
+    }
     sim.create_cluster(three());
     sim.wake_operator(0, 5);
-    sim.calm = true;
-    sim.come_to_rest();
-    assert_eq!(sim.broken, None);
-    let cluster = cluster_id(&sim).0;
-    if let Some(wrong) = wrong {
-        let wrong = wrong(&sim);
-        sim.change_content(wrong);
-    }
-    sim.raise(cluster, of, Alarm::Corrupt);
-    sim.come_to_rest();
-    sim.broken.map(|broken| broken.rule)
-}
-
-#[test]
-fn alarms_of_the_gone_are_ignored() {
-    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
-        let mut world = world.clone();
-        let listed: Vec<_> = world.list.iter().flat_map(|list| &list.members).map(|line| line.id).collect();
-        world.alarms.retain(|(id, _)| listed.contains(id));
-        plan(intent, record, &world, now)
-    }
-    for of in [MemberId(0), MemberId(0xdead)] {
-        assert_eq!(broken_rule(broken, of, None), Some(name::ALARMED));
-    }
-}
-
-#[test]
-fn an_alarm_is_disarmed_before_all_agree() {
-    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
-        let mut world = world.clone();
-        let same = world.hashes.values().next().copied();
-        world.hashes.values_mut().zip(same.into_iter().cycle()).for_each(|(hash, same)| *hash = same);
-        let mut plan = plan(intent, record, &world, now);
-        plan.effects.retain(|effect| !matches!(effect, Effect::CompareAgain { .. }));
-        plan
-    }
-    assert_eq!(broken_rule(broken, MemberId(0), Some(follower)), Some(name::AGREEMENT));
-}
-
-#[test]
-fn who_is_right_is_replaced() {
-    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
-        let mut world = world.clone();
-        // The one that differs and one of the others change places.
-        let mut hashes: Vec<_> = world.hashes.iter().map(|(id, hash)| (*hash, *id)).collect();
-        hashes.sort();
-        if let [.., (right, _), (wrong, id)] = hashes.as_slice()
-            && right != wrong
-            && let Some((other, _)) = hashes.iter().map(|(hash, id)| (id, hash)).find(|(_, hash)| *hash == right)
-        {
-            world.hashes.insert(*id, *right);
-            world.hashes.insert(*other, *wrong);
-        }
-        let mut plan = plan(intent, record, &world, now);
-        plan.effects.retain(|effect| !matches!(effect, Effect::CompareAgain { .. }));
-        plan
-    }
-    assert_eq!(broken_rule(broken, MemberId(0), Some(follower)), Some(name::EVIDENCE));
-}
-
-#[test]
-fn leadership_stays_with_the_one_that_differs() {
-    // It takes out another one than the leader that differs, since that is easier, and adds a new one.
-    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
-        let mut lame = world.clone();
-        if world.has_alarm(Alarm::Corrupt) {
-            lame.alarms.clear();
-            lame.hashes.clear();
-            let mut larger = intent.clone();
-            larger.size += 1;
-            let mut plan = plan(&larger, record, &lame, now);
-            plan.report = stateward_plan::etcd::plan(intent, record, world, now).report;
-            return plan;
-        }
-        plan(intent, record, world, now)
-    }
-    assert_eq!(broken_rule(broken, MemberId(0), Some(leader)), Some(name::SOURCE));
-}
-
-#[test]
-fn what_lasts_is_not_told() {
-    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
-        let mut world = world.clone();
-        for pod in world.pods.values_mut() {
-            if let Some(blocked) = &mut pod.blocked {
-                blocked.since = Some(now);
-            }
-        }
-        plan(intent, record, &world, now)
-    }
-    for (plan, rule) in [(broken as Planner, Some(name::TOLD)), (plan as Planner, None)] {
-        let subject = Subject {
-            name: "tells nothing",
-            plan,
-            ..REAL
-        };
-        // Given nodes that cannot pull images, when a cluster is created,
-        let mut sim = Sim::new(45, Profile::gentle(), &subject, false);
-        for node in 0..sim.nodes.len() {
-            sim.nodes[node].no_images_until = 60_000;
-        }
-        sim.create_cluster(three());
-        sim.wake_operator(0, 5);
-        // then it is told while it lasts, and in the end all is well.
-        while sim.step(30_000) {}
-        assert_eq!(sim.broken.as_ref().map(|broken| broken.rule), rule);
-        if rule.is_none() {
-            let cluster = sim.kube.now.cluster.as_ref().and_then(|cluster| cluster.report.clone());
-            let degraded = cluster.expect("a report").degraded;
-            assert!(degraded.holds && degraded.reason == "ImagePullBackOff", "{degraded:?}");
-            sim.calm = true;
-            sim.come_to_rest();
-            assert_eq!(sim.broken, None);
-        }
-    }
+    // then it is told while it lasts, and in the end all is well.
+    pass(&mut sim, 30_000);
+    let cluster = sim.kube.now.cluster.as_ref().and_then(|cluster| cluster.report.clone());
+    let degraded = cluster.expect("a report").degraded;
+    assert!(degraded.holds && degraded.reason == "ImagePullBackOff", "{degraded:?}");
+    rests(&mut sim);
 }
