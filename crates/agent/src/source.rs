@@ -72,10 +72,17 @@ async fn ask(endpoint: &str, tls: &Result<Option<Tls>, String>) -> Result<Vec<Me
     let (mut members, mut problem) = (Vec::new(), None);
     for (client, status) in clients.into_iter().zip(statuses) {
         match status {
-            // Learners refuse nearly every call, and a corrupt member is the last to copy from.
-            Ok(status) if status.is_learner || status.errors.iter().any(|error| error.contains("CORRUPT")) => {
-                let message = format!("etcd at {endpoint} is a learner or has the alarm CORRUPT: name another member");
+            // Learners refuse nearly every call.
+            Ok(status) if status.is_learner => {
+                let message = format!("etcd at {endpoint} is a learner: name another member");
                 problem.get_or_insert(failure("EtcdUnhealthy", message, true));
+            }
+            // The alarm is the whole cluster's: nobody knows yet which of the members has the right data.
+            Ok(status) if status.errors.iter().any(|error| error.contains("CORRUPT")) => {
+                let message = format!(
+                    "etcd at {endpoint} raised the alarm CORRUPT: no backup is taken until its members are known to have the same data and the alarm is cleared. The status of the EtcdCluster tells how far that is"
+                );
+                problem = Some(failure("EtcdCorrupt", message, true));
             }
             Ok(status) => members.push(Member {
                 client: client.with_request_timeout(PATIENCE),

@@ -1,20 +1,18 @@
 //! What members say, in the planner's words.
 
-use std::collections::BTreeMap;
-
 use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{Alarm, Answer, ClusterId, Listed, MemberId, MemberList, MemberName, Voice};
+use stateward_plan::etcd::{Alarm, Answer, ClusterId, DataHash, Listed, MemberId, MemberList, MemberName};
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::messages::{AlarmType, Member, RangeRequest, StatusResponse};
+use crate::messages::{AlarmMember, AlarmType, Member, RangeRequest, StatusResponse};
 
 /// A member's answer, and what it knows of everybody's alarms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Its words about itself; its own alarms included.
+    /// Its words about itself.
     pub answer: Answer,
-    /// The alarms of all members, as far as it knows.
+    /// The alarms of the cluster, as far as it knows.
     pub alarms: Vec<(MemberId, Alarm)>,
 }
 
@@ -53,7 +51,6 @@ pub async fn ask(client: &Client) -> Result<Asked> {
         term: status.raft_term,
         index: status.raft_index,
         db_size,
-        alarms: own(&alarms, id),
         list,
         storage_minor: minor(&status.storage_version),
         cluster_minor: None, // asked for only when somebody needs it
@@ -79,18 +76,23 @@ async fn alarms(
     if !leads {
         return Vec::new();
     }
-    let known = client.alarms().await.unwrap_or_default();
-    known
-        .iter()
-        .filter_map(|alarm| {
-            let kind = match alarm.alarm() {
-                AlarmType::NoSpace => Alarm::NoSpace,
-                AlarmType::Corrupt => Alarm::Corrupt,
-                AlarmType::None => return None,
-            };
-            Some((MemberId(alarm.member_id), kind))
-        })
-        .collect()
+    client
+        .alarms()
+        .await
+        .map(|known| read_alarms(&known))
+        .unwrap_or_default()
+}
+
+fn read_alarms(known: &[AlarmMember]) -> Vec<(MemberId, Alarm)> {
+    let read = |alarm: &AlarmMember| {
+        let kind = match alarm.alarm() {
+            AlarmType::NoSpace => Alarm::NoSpace,
+            AlarmType::Corrupt => Alarm::Corrupt,
+            AlarmType::None => return None,
+        };
+        Some((MemberId(alarm.member_id), kind))
+    };
+    known.iter().filter_map(read).collect()
 }
 
 /// Reads `memberID:1234 alarm:NOSPACE`, as etcd writes alarms into the errors of its status.
@@ -108,23 +110,24 @@ fn read_alarm(text: &str) -> Option<(MemberId, Alarm)> {
     Some((MemberId(id), alarm?))
 }
 
-/// Tells every member's answer the alarms that others know of it.
-pub fn spread_alarms(voices: &mut BTreeMap<MemberName, Voice>, known: &[(MemberId, Alarm)]) {
-    for voice in voices.values_mut() {
-        if let Voice::Answered(answer) = voice {
-            answer.alarms.extend(own(known, answer.id));
-            answer.alarms.sort_unstable();
-            answer.alarms.dedup();
-        }
+/// The hash of a voter's data while the alarm CORRUPT is raised. `None`: this member does not know of the alarm, so that
+/// its data may still change.
+///
+/// The question for the alarms goes through etcd's log and is answered when this member has applied it: by then it has
+/// applied the alarm too, and whatever is written later is refused. The hash is asked for at the current revision (0): at any
+/// other one etcd may answer with what it kept from a compaction instead of reading its data
+/// (server/storage/mvcc/hash.go).
+pub async fn hash_of_data(client: &Client) -> Result<Option<DataHash>> {
+    let alarms = read_alarms(&client.alarms().await?);
+    if !alarms.iter().any(|(_, alarm)| *alarm == Alarm::Corrupt) {
+        return Ok(None);
     }
-}
-
-fn own(alarms: &[(MemberId, Alarm)], id: MemberId) -> Vec<Alarm> {
-    alarms
-        .iter()
-        .filter(|(of, _)| *of == id)
-        .map(|(_, alarm)| *alarm)
-        .collect()
+    let answer = client.hash_kv(0).await?;
+    Ok(Some(DataHash {
+        revision: answer.header.unwrap_or_default().revision,
+        compact_revision: answer.compact_revision,
+        hash: answer.hash,
+    }))
 }
 
 /// The member list, proven by a quorum while this runs. Fails when there is none.
@@ -186,6 +189,8 @@ mod tests {
             read_alarm("memberID:7 alarm:CORRUPT"),
             Some((MemberId(7), Alarm::Corrupt))
         );
+        // An ID of 0 is not written.
+        assert_eq!(read_alarm("alarm:CORRUPT "), Some((MemberId(0), Alarm::Corrupt)));
         assert_eq!(read_alarm("etcdserver: no leader"), None);
         assert_eq!(read_alarm("memberID:7 alarm:SOMETHING"), None);
     }

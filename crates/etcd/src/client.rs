@@ -158,14 +158,23 @@ impl Client {
         Ok(response.alarms)
     }
 
-    /// Takes an alarm back.
+    /// Takes an alarm back; nothing happens where it is not raised.
     pub async fn disarm(&self, id: MemberId, alarm: Alarm) -> Result<AlarmResponse> {
+        self.set_alarm(AlarmAction::Deactivate, id, alarm).await
+    }
+
+    /// Raises an alarm. Only tests and people who repair a cluster do.
+    pub async fn raise(&self, id: MemberId, alarm: Alarm) -> Result<AlarmResponse> {
+        self.set_alarm(AlarmAction::Activate, id, alarm).await
+    }
+
+    async fn set_alarm(&self, action: AlarmAction, id: MemberId, alarm: Alarm) -> Result<AlarmResponse> {
         let alarm = match alarm {
             Alarm::NoSpace => AlarmType::NoSpace,
             Alarm::Corrupt => AlarmType::Corrupt,
         };
         let request = AlarmRequest {
-            action: AlarmAction::Deactivate.into(),
+            action: action.into(),
             member_id: id.0,
             alarm: alarm.into(),
         };
@@ -190,6 +199,21 @@ impl Client {
     pub async fn hash_kv(&self, revision: i64) -> Result<HashKvResponse> {
         self.call("/etcdserverpb.Maintenance/HashKV", HashKvRequest { revision })
             .await
+    }
+
+    /// Whether authentication is enabled. Only 3.5 and later have a call for it; any version refuses to authenticate, with
+    /// this reason, when it is off (`authStore.CheckPassword`), and a user that does not exist when it is on.
+    pub async fn is_auth_enabled(&self) -> Result<bool> {
+        let request = AuthenticateRequest {
+            name: "stateward-asks-whether-authentication-is-enabled".to_owned(),
+            password: String::new(),
+        };
+        let answer: Result<HeaderResponse> = self.call("/etcdserverpb.Auth/Authenticate", request).await;
+        match answer {
+            Err(Error::AuthNotEnabled) => Ok(false),
+            Ok(_) | Err(Error::Permission(_) | Error::Refused(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Asks for, begins or takes back a downgrade to a minor version, such as `3.5` (3.5 and later).
@@ -299,6 +323,9 @@ impl Client {
 }
 
 fn unreachable(error: &tonic::transport::Error) -> Error {
+    if let Some(why) = crate::error::tls_failure(error) {
+        return Error::Handshake(why);
+    }
     let mut words = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {

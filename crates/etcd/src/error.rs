@@ -12,6 +12,10 @@ pub enum Error {
     /// happened). This alone proves nothing about the member.
     #[error("not reached: {0}")]
     Unreachable(String),
+    /// Somebody listens there, and no TLS connection comes about: a certificate, a name or a protocol that one side does not
+    /// take.
+    #[error("no TLS connection: {0}")]
+    Handshake(String),
     /// No answer in time. A change may have happened or may still happen: look before doing it again.
     #[error("no answer in time: {0}")]
     TimedOut(String),
@@ -36,6 +40,9 @@ pub enum Error {
     /// The server wants a user or a right that we do not have.
     #[error("not permitted: {0}")]
     Permission(String),
+    /// Authentication is off in this cluster.
+    #[error("authentication is not enabled")]
+    AuthNotEnabled,
     /// The server does not know this call: it is too old.
     #[error("not known to this version of etcd: {0}")]
     Unsupported(String),
@@ -55,6 +62,9 @@ impl From<Status> for Error {
     fn from(status: Status) -> Self {
         let words = words(&status);
         let says = |text: &str| status.message().contains(text);
+        if let Some(why) = tls_failure(&status) {
+            return Self::Handshake(why);
+        }
         match status.code() {
             Code::NotFound if says("member not found") => Self::MemberNotFound,
             _ if says("member ID already exist") || says("Peer URLs already exists") => Self::AlreadyThere(words),
@@ -74,6 +84,7 @@ impl From<Status> for Error {
                 Self::NoQuorum(words)
             }
             _ if says("database space exceeded") => Self::NoSpace(words),
+            _ if says("authentication is not enabled") => Self::AuthNotEnabled,
             _ if says("user name is empty") || says("invalid auth token") => Self::Permission(words),
             Code::PermissionDenied | Code::Unauthenticated => Self::Permission(words),
             Code::Unimplemented => Self::Unsupported(words),
@@ -86,6 +97,22 @@ impl From<Status> for Error {
             _ => Self::Refused(words),
         }
     }
+}
+
+/// What TLS itself says, wherever it is in the chain. An `io::Error` does not show what it wraps as its source.
+pub(crate) fn tls_failure(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let of_tls = error
+            .downcast_ref::<rustls::Error>()
+            .or_else(|| wrapped.and_then(|inner| inner.downcast_ref()));
+        if let Some(tls) = of_tls {
+            return Some(tls.to_string());
+        }
+        next = error.source();
+    }
+    None
 }
 
 fn has_transport_source(status: &Status) -> bool {

@@ -18,7 +18,7 @@ mod snapshot;
 mod version;
 
 pub use aside::Aside;
-pub use ask::{Asked, ask, prove_list, spread_alarms};
+pub use ask::{Asked, ask, hash_of_data, prove_list};
 pub use bolt::{BoltError, Checker, Opened};
 pub use client::{Client, Downgrade};
 pub use connection::{Timeouts, Tls, TlsError};

@@ -131,6 +131,14 @@ pub struct MoveLeaderRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub struct AuthenticateRequest {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub password: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub struct HashKvRequest {
     #[prost(int64, tag = "1")]
     pub revision: i64,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use stateward_etcd::messages::{DeleteRangeRequest, RangeRequest};
-use stateward_etcd::{Asked, Client, Downgrade, Error, Timeouts, Tls, ask, prove_list};
+use stateward_etcd::{Asked, Client, Downgrade, Error, Timeouts, Tls, ask, hash_of_data, prove_list};
 use stateward_plan::etcd::{Alarm, MemberId};
 use support::{Etcd, Program, Start, free_port, programs, until};
 
@@ -26,7 +26,7 @@ async fn a_member_tells_about_itself_and_a_quorum_proves_the_list() {
         let answer = answers(&client).await.answer;
         assert_eq!(answer.version, program.version);
         assert_eq!(answer.leader, Some(answer.id));
-        assert!(!answer.learner && answer.alarms.is_empty() && answer.db_size > 0);
+        assert!(!answer.learner && answer.db_size > 0);
         let list = until("a proven list with a name", async || {
             let list = prove_list(&client, &answer).await.ok()?;
             list.members[0].name.is_some().then_some(list)
@@ -187,7 +187,7 @@ async fn space_that_ran_out_is_seen_and_given_back() {
             ask(&client).await.ok().filter(|asked| !asked.alarms.is_empty())
         })
         .await;
-        assert_eq!(asked.answer.alarms, [Alarm::NoSpace]);
+        assert_eq!(asked.alarms, [(asked.answer.id, Alarm::NoSpace)]);
 
         let revision = client.get_revision().await;
         client.compact(revision, true).await.expect("compacted");
@@ -276,4 +276,83 @@ async fn an_address_is_dialled_and_another_name_verified() {
         Err(Error::Unreachable(_) | Error::TimedOut(_))
     ));
     assert!(Tls::new(b"no certificate", None).is_err());
+}
+
+#[tokio::test]
+async fn under_corrupt_a_quorum_proves_the_list_and_data_can_be_compared() {
+    for program in programs()
+        .into_iter()
+        .filter(|program| program.version.at_least(3, 3, 0))
+    {
+        // given a member that serves
+        let etcd = Etcd::first(&program, &[]);
+        let client = etcd.client();
+        let answer = answers(&client).await.answer;
+        client.put("key", "value").await.expect("written");
+        assert_eq!(hash_of_data(&client).await.expect("an answer"), None);
+        // when CORRUPT is raised for itself, for a member that is not in the list, and for nobody
+        let raised = [answer.id, MemberId(0x1234), MemberId(0)];
+        for id in raised {
+            client.raise(id, Alarm::Corrupt).await.expect("raised");
+        }
+        // then all of them are told,
+        let mut told = ask(&client).await.expect("an answer").alarms;
+        told.sort_unstable();
+        let mut expected = raised.map(|id| (id, Alarm::Corrupt));
+        expected.sort_unstable();
+        assert_eq!(told, expected, "{}", program.version);
+        // writes are refused while reads and the proof of the list go on,
+        let refused = client.put("key", "other").await.expect_err("refused");
+        assert!(refused.to_string().contains("corrupt cluster"), "{refused}");
+        assert_eq!(client.get("key").await.expect("read"), Some(b"value".to_vec()));
+        prove_list(&client, &answer).await.expect("a quorum proves the list");
+        // the data has a hash that stands still,
+        let hash = hash_of_data(&client).await.expect("an answer").expect("a hash");
+        assert_eq!(hash_of_data(&client).await.expect("an answer"), Some(hash));
+        assert!(hash.revision >= 2, "{hash}");
+        // and when every alarm is disarmed, writes are taken again.
+        for id in raised {
+            assert!(client.put("key", "other").await.is_err());
+            client.disarm(id, Alarm::Corrupt).await.expect("disarmed");
+        }
+        client.put("key", "other").await.expect("written");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_handshake_is_told_apart_from_silence() {
+    // Given somebody who listens and does not speak TLS, and nobody,
+    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = plain.local_addr().expect("an address");
+    let server = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = plain.accept().await {
+            let _gone = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let ca = rcgen::generate_simple_self_signed(["member".to_owned()]).expect("a certificate");
+    let tls = Tls::new(ca.cert.pem().as_bytes(), None).expect("usable");
+    // when both are asked with TLS,
+    let ask_at = async |address| {
+        let client = Client::new(address, Some((&tls, "member")), Timeouts::default()).expect("a client");
+        ask(&client).await.expect_err("no etcd is there")
+    };
+    let (handshake, silence) = (
+        ask_at(address).await,
+        ask_at(([127, 0, 0, 1], free_port()).into()).await,
+    );
+    server.abort();
+    // then the first one fails for its handshake.
+    assert!(matches!(handshake, Error::Handshake(_)), "{handshake}");
+    assert!(matches!(silence, Error::Unreachable(_)), "{silence}");
+}
+
+#[tokio::test]
+async fn whether_authentication_is_enabled_can_be_asked_of_any_version() {
+    for program in programs() {
+        let etcd = Etcd::first(&program, &[]);
+        let client = etcd.client();
+        answers(&client).await;
+        let enabled = client.is_auth_enabled().await.expect("an answer");
+        assert!(!enabled, "{}", program.version);
+    }
 }

@@ -10,7 +10,7 @@ use stateward_api::EtcdCluster;
 use stateward_etcd::{Client, Timeouts};
 use stateward_plan::etcd::manifests::tls_secrets;
 use stateward_plan::etcd::members::owner;
-use stateward_plan::etcd::{Answer, Intent, MemberName, Voice, World};
+use stateward_plan::etcd::{Answer, Intent, MemberName, Silence, Voice, World};
 
 use crate::Shared;
 use crate::adopt_scope::Scope;
@@ -78,6 +78,14 @@ pub(crate) fn may_be_joined(intent: &Intent, scope: &Scope<'_>, answer: &Answer)
 const NOT_ALLOWED: &str =
     "no pod or Service of this namespace, and the operator was not started with --adopt-allow for it";
 
+/// Why a server that is not ours did not answer, without what it said itself.
+pub(crate) fn silence(error: &stateward_etcd::Error) -> Silence {
+    Silence {
+        words: in_own_words(error).to_owned(),
+        ..crate::connections::silence(error)
+    }
+}
+
 /// Why a server that is not ours is not heard, in our own words: what it says is not for everybody who may read a status.
 pub(crate) fn in_own_words(error: &stateward_etcd::Error) -> &'static str {
     use stateward_etcd::Error;
@@ -86,13 +94,14 @@ pub(crate) fn in_own_words(error: &stateward_etcd::Error) -> &'static str {
         Error::TimedOut(_) => "it does not answer in time",
         Error::Unreachable(why) if says(why, &["connection refused"]) => "it refuses the connection",
         Error::Unreachable(why) if says(why, &["did not accept a connection"]) => "it cannot be connected to in time",
-        Error::Unreachable(why) if says(why, &["certificate", "tls", "handshake", "alert"]) => "TLS fails with it",
+        Error::Handshake(_) => "TLS fails with it",
         Error::Unreachable(_) => "it cannot be reached, or does not answer as etcd does",
         Error::NoQuorum(_) => "it has no leader",
         Error::NotYet(_) => "it says: not yet",
         Error::NoSpace(_) => "its space quota is used up",
         Error::Permission(_) => "it asks for a user, and authentication is not supported here",
-        Error::MemberNotFound
+        Error::AuthNotEnabled
+        | Error::MemberNotFound
         | Error::AlreadyThere(_)
         | Error::NotALearner
         | Error::Unsupported(_)

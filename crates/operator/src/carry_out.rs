@@ -397,6 +397,7 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::MoveLeader { .. } => "move_leader",
         Effect::Compact { .. } => "compact",
         Effect::Defragment { .. } => "defragment",
+        Effect::CompareAgain { .. } => "compare_again",
         Effect::Disarm { .. } => "disarm",
         Effect::EnableDowngrade { .. } => "enable_downgrade",
         Effect::CancelDowngrade { .. } => "cancel_downgrade",

@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use stateward_api::names;
-use stateward_etcd::{Client, Timeouts, ask};
-use stateward_plan::etcd::{Intent, MemberName};
+use stateward_etcd::{Client, Error, Timeouts, ask};
+use stateward_plan::etcd::{Intent, MemberName, Silence, SilenceKind};
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -47,12 +48,12 @@ struct Open {
 
 /// A silent member whose next word is awaited beside the rounds, so that it holds nobody up and is heard at once.
 struct Awaited {
-    why: Arc<Mutex<String>>,
+    why: Arc<Mutex<Silence>>,
     task: AbortOnDropHandle<()>,
 }
 
 impl Awaited {
-    fn new(client: Client, why: String, loop_of_cluster: Arc<Notify>) -> Self {
+    fn new(client: Client, why: Silence, loop_of_cluster: Arc<Notify>) -> Self {
         let why = Arc::new(Mutex::new(why));
         let latest = why.clone();
         let task = async move {
@@ -60,7 +61,7 @@ impl Awaited {
             let (mut pause, longest) = RETRY;
             // The very question of the rounds: what it is not answered, they are not either.
             while let Err(error) = ask(&client).await {
-                *latest.lock().unwrap_or_else(PoisonError::into_inner) = in_words(&error);
+                keep(&latest, silence(&error));
                 tokio::time::sleep(pause).await;
                 pause = pause.mul_f64(1.05).min(longest);
             }
@@ -91,18 +92,22 @@ impl Connections {
         member: &MemberName,
         pod: &core::Pod,
         secrets: &mut SecretReader,
-    ) -> Result<Client, String> {
+    ) -> Result<Client, Silence> {
+        let not_reached = |words: &str| Silence::new(SilenceKind::NotReached, words);
+        let cannot_ask = |words: String| Silence::new(SilenceKind::CannotAsk, words);
         let ip = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref());
         let ip: IpAddr = ip
             .and_then(|ip| ip.parse().ok())
-            .ok_or_else(|| "its pod has no address".to_owned())?;
+            .ok_or_else(|| not_reached("its pod has no address"))?;
         if !shared.config.reach.has(ip) {
-            return Err("the operator is cut off from it".to_owned());
+            return Err(not_reached("the operator is cut off from it"));
         }
         let address = SocketAddr::new(ip, u16::try_from(names::CLIENT_PORT).unwrap_or(2379));
         let tls = if speaks_tls(pod) {
-            let secret = client_secret(pod).ok_or_else(|| "its pod names no Secret to connect with".to_owned())?;
-            Some(secrets.client_certificate(shared, key, &secret).await?)
+            let secret =
+                client_secret(pod).ok_or_else(|| cannot_ask("its pod names no Secret to connect with".to_owned()))?;
+            let certificate = secrets.client_certificate(shared, key, &secret).await;
+            Some(certificate.map_err(cannot_ask)?)
         } else {
             None
         };
@@ -116,7 +121,7 @@ impl Connections {
         }
         let host = intent.host(member);
         let tls = tls.as_ref().map(|(tls, _)| (tls, host.as_str()));
-        let client = Client::new(address, tls, TIMEOUTS).map_err(|error| error.to_string())?;
+        let client = Client::new(address, tls, TIMEOUTS).map_err(|error| cannot_ask(error.to_string()))?;
         let open = Open {
             made_for,
             client: client.clone(),
@@ -136,7 +141,7 @@ impl Connections {
     }
 
     /// Why a member need not be asked: it was silent, and has not spoken since.
-    pub(crate) fn silence(&mut self, member: &MemberName) -> Option<String> {
+    pub(crate) fn silence(&mut self, member: &MemberName) -> Option<Silence> {
         let open = self.open.get_mut(member)?;
         if open.awaited.as_ref()?.task.is_finished() {
             open.awaited = None;
@@ -148,11 +153,11 @@ impl Connections {
 
     /// Remembers whether a member answered, or why not. The connection itself is kept: it mends itself, and a frozen member
     /// that comes back is heard on it.
-    pub(crate) fn heard(&mut self, member: &MemberName, silent: Option<&str>) {
+    pub(crate) fn heard(&mut self, member: &MemberName, silent: Option<&Silence>) {
         if let Some(open) = self.open.get_mut(member) {
             open.has_answered |= silent.is_none();
             open.awaited =
-                silent.map(|why| Awaited::new(open.client.clone(), why.to_owned(), self.loop_of_cluster.clone()));
+                silent.map(|why| Awaited::new(open.client.clone(), why.clone(), self.loop_of_cluster.clone()));
         }
     }
 
@@ -190,15 +195,31 @@ fn client_secret(pod: &core::Pod) -> Option<String> {
 }
 
 /// Why a member was silent, in words that do not change from one time to the next: they reach the status.
-pub(crate) fn in_words(error: &stateward_etcd::Error) -> String {
-    match error {
-        stateward_etcd::Error::TimedOut(_) => "no answer in time".to_owned(),
-        stateward_etcd::Error::Unreachable(why) if why.contains("onnection refused") => "connection refused".to_owned(),
-        stateward_etcd::Error::Unreachable(why) if why.contains("did not accept a connection") => {
-            "no connection in time".to_owned()
-        }
+pub(crate) fn silence(error: &Error) -> Silence {
+    let kind = match error {
+        Error::Handshake(_) => SilenceKind::Handshake,
+        Error::Permission(_) => SilenceKind::NotPermitted,
+        Error::Refused(_) | Error::Unsupported(_) => SilenceKind::Unusable,
+        _ => SilenceKind::NotReached,
+    };
+    let words = match error {
+        Error::TimedOut(_) => "no answer in time".to_owned(),
+        Error::Unreachable(why) if why.contains("onnection refused") => "connection refused".to_owned(),
+        Error::Unreachable(why) if why.contains("did not accept a connection") => "no connection in time".to_owned(),
         error => error.to_string(),
+    };
+    Silence {
+        kind,
+        words,
+        since: Some(Timestamp::now()),
     }
+}
+
+/// Keeps the latest failure. The same one as before began when it did before.
+fn keep(latest: &Mutex<Silence>, now: Silence) {
+    let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
+    let since = latest.since.filter(|_| now.is_same(&latest)).or(now.since);
+    *latest = Silence { since, ..now };
 }
 
 #[cfg(test)]
@@ -225,9 +246,10 @@ mod tests {
         // Given a member that was silent,
         let (_mute, mut connections, member) = to_a_mute().await;
         assert_eq!(connections.silence(&member), None);
-        connections.heard(&member, Some("no answer in time"));
+        let silent = Silence::new(SilenceKind::NotReached, "no answer in time");
+        connections.heard(&member, Some(&silent));
         // then rounds have its silence at hand,
-        assert_eq!(connections.silence(&member).as_deref(), Some("no answer in time"));
+        assert!(connections.silence(&member).is_some_and(|now| now.is_same(&silent)));
         // and when it has spoken they ask it.
         connections.heard(&member, None);
         assert_eq!(connections.silence(&member), None);
@@ -239,7 +261,10 @@ mod tests {
         let (_mute, mut connections, member) = to_a_mute().await;
         assert_eq!(connections.patience(&member, false), PATIENCE_WITH_NEW);
         assert_eq!(connections.patience(&member, true), PATIENCE);
-        connections.heard(&member, Some("no answer in time"));
+        connections.heard(
+            &member,
+            Some(&Silence::new(SilenceKind::NotReached, "no answer in time")),
+        );
         // when it answers the one who waits for it,
         let spoke = AbortOnDropHandle::new(tokio::spawn(async {}));
         while !spoke.is_finished() {

@@ -12,18 +12,18 @@ use kube::Api;
 use kube::api::ListParams;
 use rand::Rng;
 use stateward_api::{EtcdCluster, names};
-use stateward_etcd::{Asked, Client, ask, prove_list, spread_alarms};
+use stateward_etcd::{Asked, Client, ask, hash_of_data, prove_list};
 use stateward_plan::etcd::manifests::{ANNOTATION_METADATA, TrustFiles};
 use stateward_plan::etcd::members::owner;
 use stateward_plan::etcd::{
-    Answer, Intent, KeptBackup, MemberList, MemberName, Record, Recovery, Services, Trust, Uid, UpgradeBackup, Voice,
-    World, facts,
+    Alarm, Answer, DataHash, Intent, KeptBackup, MemberId, MemberList, MemberName, Record, Recovery, Services, Silence,
+    SilenceKind, Trust, Uid, UpgradeBackup, Voice, World, facts,
 };
 use tokio::sync::Notify;
 
 use crate::Shared;
 use crate::caches::Key;
-use crate::connections::{Connections, in_words};
+use crate::connections::{Connections, silence};
 use crate::secrets::SecretReader;
 
 /// For how long a claim may be pending before its events are looked at.
@@ -41,6 +41,8 @@ pub(crate) struct Memory {
     fresh_names: Vec<MemberName>,
     /// What Kubernetes last said of a pending claim, by UID, and when that was read.
     problems: HashMap<String, (Instant, Option<String>)>,
+    /// When a pod was first seen to be blocked, by UID and Kubernetes' reason. Times in objects are of other clocks.
+    blocked: HashMap<(String, String), Timestamp>,
 }
 
 /// What was observed.
@@ -89,7 +91,7 @@ pub(crate) async fn observe(
     for pod in shared.caches.pods.of(key) {
         if is_owned(&pod.metadata, uid) {
             let name = MemberName(pod.metadata.name.clone().unwrap_or_default());
-            world.pods.insert(name.clone(), facts::pod(&pod));
+            world.pods.insert(name.clone(), memory.since_when(facts::pod(&pod)));
             pods.insert(name, pod);
         }
     }
@@ -114,6 +116,8 @@ pub(crate) async fn observe(
         }
     }
     memory.connections.keep_only(|member| pods.contains_key(member));
+    let uids: Vec<&str> = world.pods.values().map(|pod| pod.uid.0.as_str()).collect();
+    memory.blocked.retain(|(uid, _), _| uids.contains(&uid.as_str()));
     let mut clients = listen(shared, key, intent, record, &pods, memory, &mut world).await;
     if crate::adopted::are_needed(intent, &world) {
         listen_to_adopted(shared, key, cluster, intent, memory, &mut world, &mut clients).await?;
@@ -121,10 +125,14 @@ pub(crate) async fn observe(
     let seen = judged.look_at_members(&world).await;
     world.trust = judged.trust.take().map(|trust| Trust { seen, ..trust });
     world.list = prove(record, &world, &clients).await;
+    if world.list.is_some() && world.has_alarm(Alarm::Corrupt) {
+        world.hashes = hashes(&world, &clients).await;
+    }
     if world.voices.values().any(|voice| matches!(voice, Voice::Silent(_))) {
         // Kubernetes may not notice when it speaks again.
         look_again = look_again.into_iter().chain([SILENCE_INTERVAL]).min();
     }
+    world.auth_enabled = auth_enabled(intent, record, &world, &clients).await;
     world.restores = crate::restore::requests(shared, key, cluster);
     world.latest_backup = crate::restore::latest_backup(shared, key, cluster);
     memory.draw(key, intent, &mut world);
@@ -269,18 +277,21 @@ async fn listen_to_adopted(
     let questions = connections.into_iter().map(async |(name, client)| match client {
         Ok(client) => {
             let asked = ask(&client.with_request_timeout(Duration::from_secs(1))).await;
-            let asked = asked.map_err(|error| crate::adopted::in_own_words(&error).to_owned());
-            let asked = asked.and_then(|asked| {
-                crate::adopted::may_be_joined(intent, &scope, &asked.answer)?;
-                Ok(asked)
-            });
+            let asked = asked
+                .map_err(|error| crate::adopted::silence(&error))
+                .and_then(|asked| {
+                    crate::adopted::may_be_joined(intent, &scope, &asked.answer)
+                        .map_err(|why| Silence::new(SilenceKind::CannotAsk, why))?;
+                    Ok(asked)
+                });
             (name, Some(client), asked)
         }
-        Err(why) => (name, None, Err(why)),
+        Err(why) => (name, None, Err(Silence::new(SilenceKind::CannotAsk, why))),
     });
     for (name, client, asked) in join_all(questions).await {
         match asked {
             Ok(asked) => {
+                world.alarms.extend(asked.alarms);
                 world.voices.insert(name.clone(), Voice::Answered(asked.answer));
                 clients.extend(client.map(|client| (name, client)));
             }
@@ -334,16 +345,15 @@ async fn listen(
         let client = client.with_request_timeout(memory.connections.patience(name, should_answer));
         async move { (name, question(&client, intent, record).await) }
     });
-    let mut alarms = Vec::new();
     for (name, asked) in join_all(questions).await {
         let voice = match asked {
             Ok(asked) => {
                 memory.connections.heard(name, None);
-                alarms.extend(asked.alarms);
+                world.alarms.extend(asked.alarms);
                 Voice::Answered(asked.answer)
             }
             Err(error) => {
-                let why = in_words(&error);
+                let why = silence(&error);
                 memory.connections.heard(name, Some(&why));
                 Voice::Silent(why)
             }
@@ -353,9 +363,6 @@ async fn listen(
     for (name, _) in world.pods.iter().filter(|(_, pod)| pod.terminating) {
         memory.connections.close(name);
     }
-    alarms.sort_unstable();
-    alarms.dedup();
-    spread_alarms(&mut world.voices, &alarms);
     clients.retain(|name, _| matches!(world.voices.get(name), Some(Voice::Answered(_))));
     clients
 }
@@ -389,6 +396,46 @@ async fn prove(record: &Record, world: &World, clients: &BTreeMap<MemberName, Cl
     others.into_iter().flatten().next()
 }
 
+/// Whether authentication is on, asked only where it matters: before the step from 3.4 to 3.5, whose members must all say no.
+async fn auth_enabled(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    clients: &BTreeMap<MemberName, Client>,
+) -> Option<bool> {
+    let current = record.current.as_ref()?;
+    if (current.minor(), intent.version.minor()) != (4, 5) || record.ready_for.is_some() || world.list.is_none() {
+        return None;
+    }
+    let voters = clients.iter().filter(
+        |(name, _)| matches!(world.voices.get(*name), Some(Voice::Answered(answer)) if !answer.learner && answer.leader.is_some()),
+    );
+    let questions = voters.map(async |(_, client)| {
+        let client = client.with_request_timeout(Duration::from_secs(1));
+        client.is_auth_enabled().await.ok()
+    });
+    let answers: Option<Vec<bool>> = join_all(questions).await.into_iter().collect();
+    answers.filter(|all| !all.is_empty()).map(|all| all.contains(&true))
+}
+
+/// For how long the hash of a member's data is waited for: etcd reads all of it. A round that compares twice must end in time.
+pub(crate) const HASH_PATIENCE: Duration = Duration::from_secs(7);
+
+/// The hashes of the voters' data. A member that gives none is left out.
+async fn hashes(world: &World, clients: &BTreeMap<MemberName, Client>) -> BTreeMap<MemberId, DataHash> {
+    let voters = clients
+        .iter()
+        .filter_map(|(name, client)| match world.voices.get(name)? {
+            Voice::Answered(answer) if !answer.learner => Some((answer.id, client)),
+            _ => None,
+        });
+    let questions = voters.map(async |(id, client)| {
+        let hash = hash_of_data(&client.with_request_timeout(HASH_PATIENCE)).await;
+        Some((id, hash.ok().flatten()?))
+    });
+    join_all(questions).await.into_iter().flatten().collect()
+}
+
 impl Memory {
     /// Nothing yet, for the loop that is called there.
     pub(crate) fn new(loop_of_cluster: Arc<Notify>) -> Self {
@@ -397,7 +444,21 @@ impl Memory {
             secrets: SecretReader::default(),
             fresh_names: Vec::new(),
             problems: HashMap::new(),
+            blocked: HashMap::new(),
         }
+    }
+
+    /// A pod is blocked since what it tells, or since it was first seen so where that is earlier by our own clock.
+    fn since_when(&mut self, mut pod: stateward_plan::etcd::Pod) -> stateward_plan::etcd::Pod {
+        self.blocked.retain(|(uid, reason), _| {
+            *uid != pod.uid.0 || pod.blocked.as_ref().is_some_and(|now| now.reason == *reason)
+        });
+        if let Some(blocked) = &mut pod.blocked {
+            let key = (pod.uid.0.clone(), blocked.reason.clone());
+            let seen = *self.blocked.entry(key).or_insert_with(Timestamp::now);
+            blocked.since = blocked.since.into_iter().chain([seen]).min();
+        }
+        pod
     }
 
     /// Names and a token that nobody has used.

@@ -94,6 +94,7 @@ impl Sim<'_> {
                     node: None,
                     address: None,
                     running: false,
+                    running_since: None,
                     ever_ran: false,
                     ready: false,
                     ready_since: None,
@@ -180,6 +181,7 @@ impl Sim<'_> {
                 learner,
                 cluster: id,
             } => {
+                self.check_source(world, *id);
                 self.add_member(*id, peer_url, *learner)?;
                 self.tell(|| format!("etcd: {member} is in the list"));
                 Ok(())
@@ -224,6 +226,8 @@ impl Sim<'_> {
             Effect::Compact { cluster: of } | Effect::Defragment { cluster: of, .. } => {
                 self.leader_for_operator(*of).map(drop)
             }
+            Effect::CompareAgain { hashes, cluster: of } if self.subject.guards => self.compare_again(*of, hashes),
+            Effect::CompareAgain { .. } => Ok(()),
             Effect::Disarm { id, alarm, cluster: of } => self.disarm(*of, *id, *alarm),
             Effect::EnableDowngrade { to, cluster: of } => {
                 self.leader_for_operator(*of)?;

@@ -3,7 +3,9 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Alarm, Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Voice};
+use stateward_plan::etcd::{
+    Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Silence, SilenceKind, Voice,
+};
 
 use crate::queue::{Event, Id, stamp};
 use crate::raft::{Change, Conf, Data, Entry, Refused, What, quorum, voters};
@@ -27,6 +29,10 @@ pub(crate) fn hash(parts: &[&str]) -> u64 {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
     hash
+}
+
+fn silent(words: &str) -> Voice {
+    Voice::Silent(Silence::new(SilenceKind::NotReached, words))
 }
 
 pub(crate) enum Start {
@@ -223,7 +229,7 @@ impl Sim<'_> {
             log: Vec::new(),
             committed: 0,
             conf: known.conf.clone(),
-            alarm: None,
+            content: 0,
         };
         if forgot {
             self.member_forgot(id);
@@ -311,7 +317,7 @@ impl Sim<'_> {
                 committed: entries.len(),
                 log: entries,
                 conf: Rc::new(conf),
-                alarm: None,
+                content: 0,
             });
         }
         Start::Serve
@@ -328,10 +334,10 @@ impl Sim<'_> {
     /// What a member answers when it is asked.
     pub(crate) fn ask(&self, process: Id) -> Voice {
         if !self.operator_reaches(process) {
-            return Voice::Silent("timed out".into());
+            return silent("timed out");
         }
         let (Some(process_state), Some(data)) = (self.processes.get(&process), self.data_of(process)) else {
-            return Voice::Silent("connection refused".into());
+            return silent("connection refused");
         };
         let leader = self
             .leader_of(data.cluster)
@@ -351,7 +357,6 @@ impl Sim<'_> {
             downgrading: self.ledger.downgrade.filter(|_| process_state.version.minor() >= 6),
             db_size: 1 << 20,
             db_in_use: 1 << 20,
-            alarms: data.alarm.into_iter().collect(),
             list: data.conf.as_ref().clone(),
         })
     }
@@ -418,13 +423,10 @@ impl Sim<'_> {
         if !is_the_cluster {
             return;
         }
-        let full = self.volumes.values().any(|volume| {
-            volume
-                .data
-                .as_ref()
-                .is_some_and(|data| data.alarm == Some(Alarm::NoSpace))
-        });
-        if full || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
+        let refuses = self
+            .data_of(leader)
+            .is_some_and(|data| self.alarms.contains_key(&data.cluster));
+        if refuses || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
             return;
         }
         if self.propose(leader, What::Write) {

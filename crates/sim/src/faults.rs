@@ -173,7 +173,7 @@ impl Sim<'_> {
     }
 
     /// The member whose data is on this volume may lose it without a majority being lost.
-    fn may_lose(&self, volumes: &[Id]) -> bool {
+    pub(crate) fn may_lose(&self, volumes: &[Id]) -> bool {
         if self.profile.catastrophes {
             return true;
         }
@@ -191,7 +191,7 @@ impl Sim<'_> {
                         && volume
                             .data
                             .as_ref()
-                            .is_some_and(|data| data.id == line.id && data.alarm != Some(Alarm::Corrupt))
+                            .is_some_and(|data| data.id == line.id && !Self::is_wrong(data))
                 })
             })
             .count();
@@ -264,7 +264,7 @@ impl Sim<'_> {
     }
 
     /// Members that may lose their data now: they are sealed, so nothing that starts empty may vote.
-    fn some_sealed(&mut self) -> Option<(Id, Id)> {
+    pub(crate) fn some_sealed(&mut self) -> Option<(Id, Id)> {
         let is_restoring = self.present().is_some_and(|(_, record)| record.restoring().is_some());
         let pods: Vec<(Id, Id)> = self
             .kube
@@ -318,25 +318,6 @@ impl Sim<'_> {
         }
         self.judge_loss(false);
         self.container_ends(pod, 137, "killed");
-    }
-
-    fn raise_alarm(&mut self, alarm: Alarm) {
-        let Some((pod, volume)) = self.some_sealed() else {
-            return;
-        };
-        let name = self.kube.pod(pod).map(|pod| pod.name.clone());
-        self.tell(|| {
-            format!(
-                "fault: etcd raises {alarm:?} for {}",
-                name.map_or_else(String::new, |name| name.0)
-            )
-        });
-        if let Some(data) = self.volumes.get_mut(&volume).and_then(|volume| volume.data.as_mut())
-            && data.alarm.is_none()
-        {
-            data.alarm = Some(alarm);
-        }
-        self.judge_loss(false);
     }
 
     fn evict_one(&mut self) {

@@ -3,6 +3,7 @@
 //!
 //! No threads, no clocks, no I/O inside a history: virtual time, and all chance from the seed.
 
+mod alarms;
 mod backups;
 mod carry_out;
 mod dice;

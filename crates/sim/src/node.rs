@@ -77,10 +77,12 @@ impl Sim<'_> {
                 .is_some_and(|blocked| blocked.reason == reason && blocked.message == message)
         });
         if !same {
+            let since = Some(stamp(self.now));
             self.kube.change_pod(pod, |pod| {
                 pod.shown.blocked = Some(Blocked {
                     reason: reason.into(),
                     message: message.into(),
+                    since,
                 });
             });
         }
@@ -270,6 +272,7 @@ impl Sim<'_> {
             pod.shown.blocked = (count > 1).then(|| Blocked {
                 reason: "CrashLoopBackOff".into(),
                 message: format!("restarting after {} s", pause / 1000),
+                since: Some(at),
             });
         });
         self.queue.at(self.now + pause, Event::Start(id));

@@ -214,6 +214,7 @@ impl Sim<'_> {
             fresh_names: self.fresh_names(index, cluster.intent.size + 1),
             fresh_token: format!("token-{}{}", self.operators[index].letter, self.operators[index].names),
             dead_nodes: cache.dead_nodes.as_ref().clone(),
+            auth_enabled: Some(false),
             secrets: Self::certificates_due(cluster.id, &cache.secrets),
             ..World::default()
         };
@@ -240,6 +241,7 @@ impl Sim<'_> {
         world.trust = self.observe_trust(cluster.id, &cache.secrets, &world, &asked);
         self.hear_elsewhere(&cluster.intent, &mut world, &mut asked);
         world.list = self.proven_list(&asked);
+        self.tell_alarms(&asked, &mut world);
         self.show_restores(&cluster.intent, &cache.restores, &mut world);
         world
     }
@@ -280,6 +282,8 @@ impl Sim<'_> {
             self.operators[index].names += world.fresh_names.len() as u32;
         }
         self.tell_plan(index, &cluster.report, &plan);
+        self.check_alarms(&world, &plan);
+        self.check_told(&world, &plan);
         self.check_plan(&cluster.intent, &cluster.record, &world, &plan);
         self.check_settled(&cluster, &world, &plan);
         let now = self.now;

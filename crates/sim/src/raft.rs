@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Alarm, Listed, MemberId, MemberName};
+use stateward_plan::etcd::{Listed, MemberId, MemberName};
 
 use crate::queue::{Id, Ms};
 use crate::sim::Sim;
@@ -51,7 +51,8 @@ pub(crate) struct Data {
     pub(crate) log: Vec<Entry>,
     pub(crate) committed: usize,
     pub(crate) conf: Rc<Conf>,
-    pub(crate) alarm: Option<Alarm>,
+    /// What its keys hold. 0 is what the log says; anything else is a disk or an etcd that went wrong.
+    pub(crate) content: u32,
 }
 
 impl Data {
@@ -65,6 +66,9 @@ impl Data {
         let mut keep = same;
         while !agrees(keep) {
             keep -= 1;
+        }
+        if self.log.is_empty() {
+            self.content = leader.content; // a new member is sent a snapshot of its leader
         }
         self.log.truncate(keep);
         self.log.extend_from_slice(&leader.log[keep..]);

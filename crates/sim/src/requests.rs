@@ -1,6 +1,6 @@
 //! What etcd answers to requests that change something, above all its members (etcd.md is the source of every rule here).
 
-use stateward_plan::etcd::{Alarm, ClusterId, Listed, MemberId};
+use stateward_plan::etcd::{ClusterId, Listed, MemberId};
 
 use crate::etcd::hash;
 use crate::queue::{Id, Ms};
@@ -150,18 +150,5 @@ impl Sim<'_> {
         } else {
             Err("etcdserver: request timed out, leader transfer took too long".into())
         }
-    }
-
-    pub(crate) fn disarm(&mut self, cluster: ClusterId, id: MemberId, alarm: Alarm) -> Result<(), Refused> {
-        self.leader_for_operator(cluster)?;
-        for volume in self.volumes.values_mut() {
-            if let Some(data) = &mut volume.data
-                && data.id == id
-                && data.alarm == Some(alarm)
-            {
-                data.alarm = None;
-            }
-        }
-        Ok(())
     }
 }

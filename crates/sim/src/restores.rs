@@ -353,7 +353,7 @@ impl Sim<'_> {
                 committed: log.len(),
                 log,
                 conf: Rc::new(conf),
-                alarm: None,
+                content: 0,
             });
         }
         self.ledger.made.insert(cluster);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{Authority, MemberId, MemberName, Uid};
+use stateward_plan::etcd::{Alarm, Authority, MemberId, MemberName, Uid};
 
 use crate::dice::Dice;
 use crate::kube::{Kube, Node};
@@ -119,6 +119,8 @@ pub(crate) struct Sim<'a> {
     pub(crate) changes: Vec<Change>,
     pub(crate) serial: u32,
     pub(crate) elections: BTreeMap<u64, Ms>,
+    /// The alarms that are raised, by cluster.
+    pub(crate) alarms: BTreeMap<u64, BTreeSet<(MemberId, Alarm)>>,
     pub(crate) foundings: BTreeMap<u64, Vec<Entry>>,
     /// When the network was last made whole.
     pub(crate) reconnected: Ms,
@@ -159,6 +161,7 @@ impl<'a> Sim<'a> {
             changes: Vec::new(),
             serial: 0,
             elections: BTreeMap::new(),
+            alarms: BTreeMap::new(),
             foundings: BTreeMap::new(),
             reconnected: 0,
             operators: vec![Operator::new('a'), Operator::new('b')],
@@ -223,6 +226,7 @@ impl<'a> Sim<'a> {
                 self.tend_restores();
                 self.bring_certificates();
                 self.probe_health();
+                self.tend_readiness();
                 if self.calm {
                     self.remove_strangers();
                 }

@@ -2,6 +2,7 @@
 //! every acknowledged write.
 
 mod adopt_scope;
+mod alarms;
 mod backup;
 mod backup_s3;
 mod care;
@@ -99,6 +100,7 @@ scenarios! {
     quorum::recovered_from_survivor 300;
     upgrade::one_minor smoke 300;
     upgrade::refused_path 240;
+    upgrade::refused_while_authentication_is_enabled [AllVersions] 400;
     upgrade::downgrade_taken_back [AllVersions] 600;
     upgrade::from_the_oldest_to_the_newest_and_back [AllVersions] 1500;
     spec::bad_image_then_revert smoke 300;
@@ -126,6 +128,8 @@ scenarios! {
     cert_manager::tls_by_cert_manager [CertManager] 2400;
     cert_manager::authority_of_the_issuer_rotated [CertManager] 2400;
     cert_manager::peers_have_an_issuer_of_their_own [CertManager] 2400;
+    alarms::alarms_of_anybody_are_cleared smoke 420;
+    alarms::image_that_cannot_be_pulled_is_told 300;
     care::fill_the_quota 300;
     care::claims_grow 240;
     care::defragmented_by_schedule 300;

@@ -132,3 +132,73 @@ pub(crate) async fn downgrade_taken_back(test: &Test) -> Result<String> {
         written.acknowledged
     ))
 }
+
+pub(crate) async fn refused_while_authentication_is_enabled(test: &Test) -> Result<String> {
+    // Given a cluster of 3.4 with authentication enabled,
+    let (from, to) = (newest(test, 4).context("no 3.4")?, newest(test, 5).context("no 3.5")?);
+    test.created("c", json!({"size": 3, "version": from.to_string()}))
+        .await?;
+    let pods = test.pods_of("c").await?;
+    let ip = pods[0].status.as_ref().and_then(|status| status.pod_ip.clone());
+    let address = format!("{}:2379", ip.context("the pod has no address")?);
+    let user = json!({"name": "root", "password": "secret"});
+    post(&address, "/v3/auth/user/add", "", &user).await?;
+    post(
+        &address,
+        "/v3/auth/user/grant",
+        "",
+        &json!({"user": "root", "role": "root"}),
+    )
+    .await?;
+    post(&address, "/v3/auth/enable", "", &json!({})).await?;
+    let before = uids(test).await?;
+    // when the version is edited, then that is refused with the reason, and reverting heals.
+    test.edit("c", json!({"version": to.to_string()})).await?;
+    let words = test.condition("c", "Degraded", "VersionRefused", 60).await?;
+    ensure!(
+        words.contains("etcdctl auth disable"),
+        "it does not say what to do: {words}"
+    );
+    test.edit("c", json!({"version": from.to_string()})).await?;
+    test.settled("c", 60).await?;
+    ensure!(
+        uids(test).await? == before,
+        "a pod was restarted for a version that was refused"
+    );
+    // When it is edited again and authentication is disabled, then it goes on.
+    test.edit("c", json!({"version": to.to_string()})).await?;
+    test.condition("c", "Degraded", "VersionRefused", 60).await?;
+    let token = post(&address, "/v3/auth/authenticate", "", &user).await?;
+    let token = token["token"].as_str().context("no token")?.to_owned();
+    post(&address, "/v3/auth/disable", &token, &json!({})).await?;
+    upgrade(test, &to).await?;
+    Ok(words)
+}
+
+async fn uids(test: &Test) -> Result<Vec<Option<String>>> {
+    let mut uids: Vec<_> = test
+        .pods_of("c")
+        .await?
+        .into_iter()
+        .map(|pod| pod.metadata.uid)
+        .collect();
+    uids.sort();
+    Ok(uids)
+}
+
+/// A request to etcd's gateway for JSON, which has every call that our own client does not need.
+async fn post(address: &str, path: &str, token: &str, body: &serde_json::Value) -> Result<serde_json::Value> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let body = body.to_string();
+    let mut stream = tokio::net::TcpStream::connect(address).await?;
+    let request = format!(
+        "POST {path} HTTP/1.0\r\nHost: {address}\r\nAuthorization: {token}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    ensure!(head.contains(" 200 "), "{path}: {answer}");
+    Ok(serde_json::from_str(body.trim())?)
+}

@@ -51,6 +51,12 @@ use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_de
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Available\")].status"
     ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Degraded\")].reason",
+        description = "What is not as it should be, in one word"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Waiting", type_ = "string", json_path = ".status.waiting", priority = 1)
 )]

@@ -1,13 +1,16 @@
 //! What is asked of the members themselves, and what they must say before their data is touched.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::future::join_all;
 use stateward_etcd::messages::RangeRequest;
-use stateward_etcd::{Client, Downgrade, prove_list};
+use stateward_etcd::{Client, Downgrade, hash_of_data, prove_list};
 use stateward_plan::etcd::members::owner;
-use stateward_plan::etcd::{ClusterId, Effect, MemberId, MemberName};
+use stateward_plan::etcd::{ClusterId, DataHash, Effect, MemberId, MemberName};
 
 use super::{Failure, Hands};
+use crate::observe::HASH_PATIENCE;
 
 /// How long one defragmentation is waited for. It goes on by itself when it takes longer.
 const DEFRAGMENTATION_PATIENCE: Duration = Duration::from_secs(15);
@@ -80,6 +83,7 @@ impl Hands<'_> {
                     .await?;
                 Ok(())
             }
+            Effect::CompareAgain { hashes, cluster } => self.must_still_have(hashes, *cluster).await,
             Effect::Disarm { id, alarm, cluster } => {
                 self.somebody(*cluster)?.disarm(*id, *alarm).await?;
                 Ok(())
@@ -156,6 +160,21 @@ impl Hands<'_> {
             return Err(Failure::GuardFailed(format!("{member} is in the member list again")));
         }
         Ok(())
+    }
+
+    /// These members' data has the hashes that the decision rests on, at this moment.
+    async fn must_still_have(&self, hashes: &BTreeMap<MemberId, DataHash>, cluster: ClusterId) -> Result<(), Failure> {
+        let questions = hashes.iter().map(async |(id, was)| {
+            let client = self.member(cluster, *id)?.with_request_timeout(HASH_PATIENCE);
+            let is = hash_of_data(&client).await?;
+            if is == Some(*was) {
+                return Ok(());
+            }
+            let is = is.map_or_else(|| "not to be compared".to_owned(), |is| is.to_string());
+            let message = format!("the data of member {id} was {was} and is {is}");
+            Err(Failure::GuardFailed(message))
+        });
+        join_all(questions).await.into_iter().collect()
     }
 
     /// Every member that answered lists this one at this moment, and without a name.

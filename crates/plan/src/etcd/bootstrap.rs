@@ -70,6 +70,9 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
             ),
         );
     }
+    if let Some(refused) = super::upgrade_path::check_first(&view.version) {
+        return Step::new(Work::Stuck, "VersionRefused", refused);
+    }
     let count = match intent.bootstrap {
         Bootstrap::SeedThenJoin => 1,
         Bootstrap::Parallel => intent.size,
@@ -134,6 +137,7 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
                         .as_ref()
                         .map(|blocked| format!("pod {name} waits: {}: {}", blocked.reason, blocked.message))
                 });
+                waiting = waiting.or_else(|| super::trouble::why_silent(view.members.get(name)?));
             }
             None => {
                 if view.intent.is_durable() && !view.world.claims.contains_key(name) {

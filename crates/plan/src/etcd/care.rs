@@ -5,36 +5,22 @@ use jiff::Timestamp;
 use super::record::{Defragmented, Record};
 use super::{Alarm, Effect, LATER, MemberName, Note, Step, Storage, View, Work};
 
-/// Space ran out: forget old revisions, give free space back member by member, take the alarm back.
-pub(super) fn clear_alarms(view: &View<'_>) -> Option<Step> {
+/// Space ran out: forget old revisions, give free space back member by member, take the alarms back. It needs every voter,
+/// and no learner: the one that cannot start must not keep the cluster from taking writes again.
+///
+/// Not while CORRUPT is raised too: etcd refuses to compact then, and up to 3.5 it takes writes again as soon as the last
+/// alarm of any one kind is disarmed.
+pub(super) fn clear_space_alarms(view: &View<'_>) -> Option<Step> {
     let list = view.world.list.as_ref()?;
-    let alarmed: Vec<_> = view
-        .voters()
-        .filter(|member| {
-            member
-                .answer
-                .is_some_and(|answer| answer.alarms.contains(&Alarm::NoSpace))
-        })
-        .collect();
-    if alarmed.is_empty() {
+    let healthy = view.all_voters_healthy() && view.voters().next().is_some();
+    if !view.world.has_alarm(Alarm::NoSpace) || view.world.has_alarm(Alarm::Corrupt) || !healthy {
         return None;
-    }
-    let message = "etcd ran out of its space quota and takes no writes: compacting, defragmenting member by member, then clearing the alarm. Raise spec.maintenance.quota, or delete keys, if it comes back";
-    if !view.all_voters_healthy() {
-        return Some(
-            Step::new(
-                Work::Recovering,
-                "NoSpace",
-                format!("{message} (waiting until all members answer)"),
-            )
-            .wake(LATER),
-        );
     }
     let mut effects = vec![
         Effect::Tell(Note {
             warning: true,
             reason: "NoSpace",
-            message: message.to_owned(),
+            message: OUT_OF_SPACE.to_owned(),
         }),
         Effect::Compact { cluster: list.cluster },
     ];
@@ -43,22 +29,29 @@ pub(super) fn clear_alarms(view: &View<'_>) -> Option<Step> {
         id,
         cluster: list.cluster,
     }));
-    effects.extend(
-        alarmed
-            .iter()
-            .filter_map(|member| member.listed)
-            .map(|listed| Effect::Disarm {
-                id: listed.id,
-                alarm: Alarm::NoSpace,
-                cluster: list.cluster,
-            }),
-    );
+    let alarmed = view.world.alarms.iter().filter(|(_, alarm)| *alarm == Alarm::NoSpace);
+    effects.extend(alarmed.map(|(id, alarm)| Effect::Disarm {
+        id: *id,
+        alarm: *alarm,
+        cluster: list.cluster,
+    }));
     Some(
-        Step::new(Work::Recovering, "NoSpace", message)
+        Step::new(Work::Recovering, "NoSpace", OUT_OF_SPACE)
             .with(effects)
             .wake(LATER),
     )
 }
+
+/// The alarm stays until all voters answer: nothing that could wait is begun before.
+pub(super) fn wait_for_space(view: &View<'_>) -> Option<Step> {
+    let raised = view.world.list.is_some() && view.world.has_alarm(Alarm::NoSpace);
+    raised.then(|| {
+        let message = format!("{OUT_OF_SPACE} (waiting until all members answer)");
+        Step::new(Work::Recovering, "NoSpace", message).wake(LATER)
+    })
+}
+
+const OUT_OF_SPACE: &str = "etcd ran out of its space quota and takes no writes: compacting, defragmenting member by member, then clearing the alarm. Raise spec.maintenance.quota, or delete keys, if it comes back";
 
 pub(super) fn care(view: &View<'_>, record: &mut Record) -> Option<Step> {
     grow_claims(view).or_else(|| defragment(view, record))

@@ -3,13 +3,13 @@
 //! Each destructive effect carries its guard: what must still be true at the moment it is carried out. A guard that no
 //! longer holds refuses the effect; the next round decides anew.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use stateward_api::EtcdVersion;
 use stateward_api::etcd_restore::RestoreSource;
 
-use super::world::{Alarm, Authority, ClusterId, LaunchKind, MemberId, MemberName, TlsStage, Uid};
+use super::world::{Alarm, Authority, ClusterId, DataHash, LaunchKind, MemberId, MemberName, TlsStage, Uid};
 
 /// One step.
 #[allow(missing_docs, reason = "the fields are named for what they are")]
@@ -110,7 +110,12 @@ pub enum Effect {
         id: MemberId,
         cluster: ClusterId,
     },
-    /// Take an alarm back.
+    /// The guard of what follows: refused, with all after it, unless these members' data has the same hashes at this moment.
+    CompareAgain {
+        hashes: BTreeMap<MemberId, DataHash>,
+        cluster: ClusterId,
+    },
+    /// Take an alarm back. The member may be gone, and its ID may be 0.
     Disarm {
         id: MemberId,
         alarm: Alarm,
@@ -256,6 +261,7 @@ impl fmt::Display for Effect {
             Self::MoveLeader { from, to, .. } => write!(f, "move leadership from {from} to {to}"),
             Self::Compact { .. } => write!(f, "compact"),
             Self::Defragment { member, .. } => write!(f, "defragment {member}"),
+            Self::CompareAgain { hashes, .. } => write!(f, "compare the data of {} members again", hashes.len()),
             Self::Disarm { id, alarm, .. } => write!(f, "disarm {alarm:?} of {id}"),
             Self::EnableDowngrade { to, .. } => write!(f, "enable the downgrade to {to}"),
             Self::CancelDowngrade { .. } => write!(f, "cancel the downgrade"),

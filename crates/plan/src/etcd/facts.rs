@@ -54,6 +54,13 @@ pub fn pod(pod: &core::Pod) -> Pod {
         .iter()
         .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
     let waiting = state.and_then(|state| state.waiting.as_ref());
+    // A waiting container does not tell since when. It cannot be from before its pod had a node, or its last end.
+    let scheduled = conditions.iter().find(|condition| condition.type_ == "PodScheduled");
+    let blocked_since = last
+        .and_then(|end| end.finished_at.as_ref())
+        .or_else(|| scheduled.and_then(|condition| condition.last_transition_time.as_ref()))
+        .or(pod.metadata.creation_timestamp.as_ref())
+        .map(|time| time.0);
     let blocked = waiting
         .filter(|waiting| {
             !matches!(
@@ -74,6 +81,10 @@ pub fn pod(pod: &core::Pod) -> Pod {
         node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
         address: status.pod_ip,
         running,
+        running_since: state
+            .and_then(|state| state.running.as_ref())
+            .and_then(|running| running.started_at.as_ref())
+            .map(|time| time.0),
         ever_ran: running || last.is_some() || ended_now.is_some() || etcd.is_some_and(|etcd| etcd.restart_count > 0),
         ready: ready.is_some(),
         ready_since: ready
@@ -90,6 +101,7 @@ pub fn pod(pod: &core::Pod) -> Pod {
         blocked: blocked.map(|(reason, message)| Blocked {
             reason: reason.unwrap_or_default(),
             message: message.unwrap_or_default(),
+            since: blocked_since,
         }),
         version: text(names::ANNOTATION_ETCD_VERSION)
             .parse()

@@ -9,7 +9,7 @@ use stateward_api::EtcdVersion;
 
 use super::intent::Intent;
 use super::record::Record;
-use super::world::{Alarm, Answer, Claim, Listed, MemberList, MemberName, Pod, Voice, World};
+use super::world::{Answer, Claim, Listed, MemberList, MemberName, Pod, Silence, Voice, World};
 
 /// A crash loop is judged only after so many restarts: one crash proves nothing.
 const CRASHES_THAT_COUNT: u32 = 3;
@@ -30,7 +30,7 @@ pub struct Member<'a> {
     /// Its own words.
     pub answer: Option<&'a Answer>,
     /// Why it was silent when asked.
-    pub silence: Option<&'a str>,
+    pub silence: Option<&'a Silence>,
     /// What follows.
     pub fate: Fate,
 }
@@ -59,8 +59,8 @@ pub enum Proof {
     DataBroken(String),
     /// It ends again and again, though others run well with the same settings.
     CrashLoop(String),
-    /// Its data differs from the others' (CORRUPT alarm).
-    Corrupt,
+    /// Its data differs from that of the majority, by their hashes: what differs.
+    Corrupt(String),
     /// Its node is dead for longer than allowed.
     NodeDead(String),
     /// Its pod, and with it its data, is gone (ephemeral storage).
@@ -79,7 +79,7 @@ impl Proof {
             Self::DataGone => "its volume is empty".into(),
             Self::DataBroken(last) => format!("etcd cannot read its data: {last}"),
             Self::CrashLoop(last) => format!("it crashes again and again: {last}"),
-            Self::Corrupt => "etcd raised the CORRUPT alarm for it".into(),
+            Self::Corrupt(how) => format!("its data differs from that of the majority: {how}"),
             Self::NodeDead(node) => format!("its node {node} has been dead for longer than allowed"),
             Self::VolumeStranded => "its volume can be used on no node that exists".into(),
             Self::NodeCordoned => "its volume is on a node that is cordoned".into(),
@@ -160,7 +160,7 @@ pub fn judge<'a>(
         .map(|name| {
             let (answer, silence) = match world.voices.get(name) {
                 Some(Voice::Answered(answer)) => (Some(answer), None),
-                Some(Voice::Silent(why)) => (None, Some(why.as_str())),
+                Some(Voice::Silent(why)) => (None, Some(why)),
                 None => (None, None),
             };
             let mut member = Member {
@@ -193,12 +193,10 @@ fn fate(
     healthy_templates: &BTreeSet<Settings<'_>>,
     now: Timestamp,
 ) -> Fate {
-    // An alarm is cluster-wide knowledge: whoever answers tells whom it is about.
-    if member
-        .answer
-        .is_some_and(|answer| answer.alarms.contains(&Alarm::Corrupt))
+    if let (Some(listed), Some(_)) = (member.listed, member.answer)
+        && let Some(how) = super::corruption::differs(world, listed)
     {
-        return Fate::Lost(Proof::Corrupt);
+        return Fate::Lost(Proof::Corrupt(how));
     }
     if let Some(answer) = member.answer {
         let right_cluster = world.list.as_ref().is_none_or(|list| list.cluster == answer.cluster);
@@ -357,7 +355,7 @@ fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: 
     } else {
         format!(
             "its pod runs but it does not answer: {}",
-            member.silence.unwrap_or("not asked yet")
+            member.silence.map_or("not asked yet", |silence| silence.words.as_str())
         )
     };
     Fate::Away(why)

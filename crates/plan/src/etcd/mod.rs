@@ -8,6 +8,7 @@ mod backups;
 mod bootstrap;
 mod care;
 mod cleanup;
+mod corruption;
 mod effect;
 pub mod facts;
 mod grow;
@@ -28,6 +29,7 @@ mod secure;
 mod services;
 mod shrink;
 pub mod status;
+mod trouble;
 mod upgrade;
 mod upgrade_path;
 mod wait;
@@ -48,9 +50,9 @@ pub use record::{
 pub use report::{Health, MemberLine, Report, Role, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
-    Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, Exit, KeptBackup, LaunchKind, Listed, MemberId,
-    MemberList, MemberName, Pod, RequestState, RestoreRequest, Secrets, Services, TlsStage, Trust, Uid, UpgradeBackup,
-    Voice, World,
+    Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, DataHash, Exit, KeptBackup, LaunchKind, Listed,
+    MemberId, MemberList, MemberName, Pod, RequestState, RestoreRequest, Secrets, Services, Silence, SilenceKind,
+    TlsStage, Trust, Uid, UpgradeBackup, Voice, World,
 };
 
 /// What a round decided.
@@ -208,7 +210,7 @@ impl View<'_> {
 pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut record = record.clone();
     remember(intent, &mut record, world, now);
-    let (version, refused) = upgrade_path::accepted(intent, &record);
+    let (version, refused) = upgrade_path::accepted(intent, &record, world);
     let version = backups::hold(intent, &mut record, world, version);
     if record.bootstrap.is_some() {
         record.target = Some(version.clone());
@@ -226,8 +228,11 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
         refused,
         stage: secure::stage(intent, world),
     };
-    let step = decide(&view, &mut next);
-    let report = report::report(&view, &next, &step);
+    let mut step = decide(&view, &mut next);
+    let trouble = trouble::trouble(&view);
+    step.effects.extend(trouble.found.as_ref().map(trouble::Trouble::event));
+    step.wake = step.wake.into_iter().chain(trouble.look_again).min();
+    let report = report::report(&view, &next, &step, trouble.found.as_ref());
     Plan {
         record: next,
         report,
@@ -277,12 +282,14 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         .or_else(|| recover::recover(view, record))
         .or_else(|| restart::bring_back(view))
         .or_else(|| cleanup::clean_up(view))
+        .or_else(|| corruption::corruption(view, record))
         .or_else(|| replace::replace(view, record))
+        .or_else(|| care::clear_space_alarms(view))
         .or_else(|| shrink::shrink_what_never_started(view))
         .or_else(|| join::join(view))
         .or_else(|| grow::grow(view))
         .or_else(|| shrink::shrink(view))
-        .or_else(|| care::clear_alarms(view))
+        .or_else(|| care::wait_for_space(view))
         .or_else(|| adopt::release(view))
         .or_else(|| backups::before_upgrade(view))
         .or_else(|| secure::estranged(view))

@@ -102,8 +102,11 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
         reason: "MemberLost",
         message: format!("member {} ({}) is replaced: {words}", member.name, listed.id),
     });
+    // What is deleted for its content is compared once more at that moment.
+    let guard = matches!(proof, Proof::Corrupt(_)).then(|| super::corruption::guard(view, list.cluster));
     Some(
         Step::new(Work::Recovering, "ReplacingMember", message)
+            .with(guard)
             .with([remove, note])
             .wake(std::time::Duration::ZERO),
     )

@@ -4,6 +4,7 @@ use stateward_api::EtcdVersion;
 
 use super::members::Fate;
 use super::record::Record;
+use super::trouble::Trouble;
 use super::{Doing, Step, View, Work};
 
 /// The visible state. `operator` writes it into the status.
@@ -131,7 +132,7 @@ impl Statement {
     }
 }
 
-pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
+pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Option<&Trouble>) -> Report {
     let members: Vec<MemberLine> = view.members.values().map(|member| line(view, member)).collect();
     let ready = members.iter().filter(|member| member.ready).count();
     let size = view.world.list.as_ref().map_or(0, |list| list.voters().count());
@@ -152,10 +153,17 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
                 restoring.source.location
             ),
         )
+    } else if let Some(alarms) = writes_refused(view) {
+        Statement::no("WritesRefused", alarms)
     } else if view.world.list.is_some() && view.world.pods.values().any(|pod| pod.ready) {
         Statement::yes(
             "QuorumServes",
             format!("{ready} of {} members serve", size.max(view.intent.size)),
+        )
+    } else if view.world.list.is_some() {
+        Statement::no(
+            "NoMemberReady",
+            "a quorum of members answers, but Kubernetes reports no pod as ready, so that the client service leads to none",
         )
     } else if began {
         Statement::no(
@@ -178,6 +186,10 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step) -> Report {
         Statement::yes("VersionRefused", refused.to_string())
     } else if let Some(doing) = stuck.filter(|doing| !matches!(doing.reason, "Paused" | "Hibernating")) {
         Statement::yes(doing.reason, doing.message.clone())
+    } else if let Some(alarms) = writes_refused(view) {
+        Statement::yes("WritesRefused", alarms)
+    } else if let Some(trouble) = trouble {
+        Statement::yes(trouble.reason, trouble.message.clone())
     } else if !strangers.is_empty() && view.intent.adopt.is_empty() {
         Statement::yes(
             "UnknownMembers",
@@ -299,6 +311,23 @@ fn line(view: &View<'_>, member: &super::Member<'_>) -> MemberLine {
 /// Rounded up to the next of 32 KiB, 64 KiB, 128 KiB, …: a database that grows a little does not change the status.
 fn rounded(bytes: u64) -> u64 {
     bytes.max(32 << 10).next_power_of_two()
+}
+
+/// The alarms that keep a cluster with a quorum from taking writes.
+fn writes_refused(view: &View<'_>) -> Option<String> {
+    let (list, alarms) = (view.world.list.as_ref()?, &view.world.alarms);
+    let each = alarms.iter().map(|(id, alarm)| {
+        let of = list.members.iter().find(|listed| listed.id == *id);
+        match of.and_then(|listed| super::members::owner(view.intent, listed)) {
+            Some(name) => format!("{alarm} of {name}"),
+            None if id.0 == 0 => format!("{alarm} of no particular member"),
+            None if of.is_some() => format!("{alarm} of member {id}"),
+            None => format!("{alarm} of member {id}, which is not in the member list"),
+        }
+    });
+    let each = each.collect::<Vec<_>>().join("; ");
+    (!alarms.is_empty())
+        .then(|| format!("a quorum of members answers, but etcd takes no writes because of its alarms: {each}"))
 }
 
 fn strangers(view: &View<'_>) -> Vec<String> {

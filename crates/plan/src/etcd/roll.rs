@@ -158,7 +158,8 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
 /// An updated member that is not ready for as long as the user wants it to be before the next one, and how long that is.
 fn not_ready_for_long<'a>(view: &'a View<'_>) -> Option<(&'a super::MemberName, std::time::Duration)> {
     let wanted = view.intent.min_ready;
-    if wanted.is_zero() {
+    // etcd calls no member ready while CORRUPT is raised (`/readyz`), however well each one is.
+    if wanted.is_zero() || view.world.has_alarm(super::Alarm::Corrupt) {
         return None;
     }
     view.voters()

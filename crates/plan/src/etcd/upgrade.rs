@@ -40,6 +40,10 @@ pub(super) fn prepare(view: &View<'_>, record: &mut Record, all_as_wished: bool)
         Some(OldLog::Sweeping) => record.old_log = None,
         _ => {}
     }
+    if (current.minor(), goal.minor()) == (4, 5) && view.world.auth_enabled.is_none() {
+        let message = format!("before {goal}: waiting until the members have said whether authentication is enabled");
+        return Some(Step::new(Work::Upgrading, "WaitingForAuthStatus", message).wake(LATER));
+    }
     let behind: Vec<_> = names(view, |member| {
         let agreed = member.answer.and_then(|answer| answer.cluster_minor);
         agreed.is_none_or(|agreed| agreed + 1 < goal.minor())

@@ -5,6 +5,7 @@ use stateward_api::EtcdVersion;
 
 use super::intent::Intent;
 use super::record::Record;
+use super::world::World;
 
 /// Why a version is not followed, and what to do instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,8 +19,31 @@ pub struct PathRefused {
     pub advice: String,
 }
 
-/// Whether the path from one version to another can be gone.
+/// Versions that lose or change data after a crash (etcd-io/etcd issue 13766); 3.5.3 is the first without that.
+fn corrupts_data(version: &EtcdVersion) -> bool {
+    (version.major(), version.minor()) == (3, 5) && !version.at_least(3, 5, 3)
+}
+
+const CORRUPTS: &str = "etcd 3.5.0 to 3.5.2 can corrupt data; set spec.version to 3.5.3 or later";
+
+/// Why no cluster may begin with this version.
+pub(super) fn check_first(version: &EtcdVersion) -> Option<String> {
+    corrupts_data(version).then(|| format!("spec.version {version}: {CORRUPTS}"))
+}
+
+/// Whether the path from one version to another can be gone. A cluster that runs what must not be chosen any more stays.
 pub fn check_path(current: &EtcdVersion, wanted: &EtcdVersion) -> Result<(), PathRefused> {
+    if corrupts_data(wanted) && current != wanted {
+        return Err(PathRefused {
+            current: current.clone(),
+            wanted: wanted.clone(),
+            advice: CORRUPTS.into(),
+        });
+    }
+    check_step(current, wanted)
+}
+
+fn check_step(current: &EtcdVersion, wanted: &EtcdVersion) -> Result<(), PathRefused> {
     let refuse = |advice: String| {
         Err(PathRefused {
             current: current.clone(),
@@ -66,9 +90,17 @@ pub fn check_path(current: &EtcdVersion, wanted: &EtcdVersion) -> Result<(), Pat
 }
 
 /// The version that pods are made with, and why the spec's is not followed where it is not.
-pub(super) fn accepted(intent: &Intent, record: &Record) -> (EtcdVersion, Option<PathRefused>) {
+pub(super) fn accepted(intent: &Intent, record: &Record, world: &World) -> (EtcdVersion, Option<PathRefused>) {
     let Some(current) = &record.current else {
         return (intent.version.clone(), None);
+    };
+    if let Some(refused) = check_authentication(intent, record, world) {
+        return (current.clone(), Some(refused));
+    }
+    // What was accepted by an operator that did not know better is brought to its end: half of the members may run it.
+    let check_path = |from: &EtcdVersion, to: &EtcdVersion| match &record.target {
+        Some(target) if target == to => check_step(from, to),
+        _ => check_path(from, to),
     };
     // Members may run the last accepted version already: what comes next must follow from there too, unless it is the
     // way back to where all came from.
@@ -87,6 +119,18 @@ pub(super) fn accepted(intent: &Intent, record: &Record) -> (EtcdVersion, Option
             (last.unwrap_or(current).clone(), Some(refused))
         }
     }
+}
+
+/// Authentication must be off for the roll from 3.4 to 3.5 (etcd's upgrade guide). One that has begun goes on: a cluster
+/// of both versions is worse.
+fn check_authentication(intent: &Intent, record: &Record, world: &World) -> Option<PathRefused> {
+    let current = record.current.as_ref()?;
+    let crosses = current.minor() == 4 && intent.version.minor() == 5 && is_pending(record, &intent.version);
+    (crosses && world.auth_enabled == Some(true)).then(|| PathRefused {
+        current: current.clone(),
+        wanted: intent.version.clone(),
+        advice: "etcd does not support a rolling upgrade from 3.4 to 3.5 while authentication is enabled; run etcdctl auth disable, and enable it again when the upgrade is done; or set spec.version back".into(),
+    })
 }
 
 /// The version that pods are made with now. Another minor version, up or down, can run only when the members are
@@ -119,6 +163,18 @@ mod tests {
         assert!(allowed("3.4.23", "3.5.35"));
         assert!(!allowed("3.2.13", "3.4.23"));
         assert!(!allowed("3.4.23", "3.6.16"));
+    }
+
+    #[test]
+    fn versions_that_corrupt_data_can_only_be_left() {
+        for broken in ["3.5.0", "3.5.1", "3.5.2"] {
+            assert!(!allowed("3.4.23", broken) && !allowed("3.5.9", broken));
+            assert!(allowed(broken, broken) && allowed(broken, "3.5.35"));
+            assert!(check_first(&broken.parse().unwrap()).is_some());
+        }
+        assert!(!allowed("3.5.0", "3.5.1"));
+        assert!(allowed("3.4.23", "3.5.3"));
+        assert_eq!(check_first(&"3.5.3".parse().unwrap()), None);
     }
 
     #[test]

@@ -86,6 +86,11 @@ pub struct World {
     pub voices: BTreeMap<MemberName, Voice>,
     /// The member list, proven by a quorum in this round. `None`: nobody could prove one.
     pub list: Option<MemberList>,
+    /// The alarms that are raised in the cluster, as any member that answers tells them. They outlive their member, and
+    /// etcd raises CORRUPT for member 0 where it cannot tell which member is wrong: the ID may be in no list.
+    pub alarms: BTreeSet<(MemberId, Alarm)>,
+    /// The hash of each voter's data, taken in this round and only while CORRUPT is raised.
+    pub hashes: BTreeMap<MemberId, DataHash>,
     /// Nodes that Kubernetes itself holds for dead, with since when.
     pub dead_nodes: BTreeMap<String, Timestamp>,
     /// The secrets with certificates.
@@ -102,6 +107,8 @@ pub struct World {
     pub kept_backup: KeptBackup,
     /// The EtcdBackup that the record names as the one before an upgrade.
     pub upgrade_backup: Option<UpgradeBackup>,
+    /// Authentication is enabled in etcd, by its members' own words. `None`: not known; asked only before an upgrade to 3.5.
+    pub auth_enabled: Option<bool>,
     /// The EtcdRestores of this cluster that are not complete, oldest first.
     pub restores: Vec<RestoreRequest>,
 }
@@ -245,6 +252,8 @@ pub struct Pod {
     pub address: Option<String>,
     /// The etcd container is running now.
     pub running: bool,
+    /// Since when it is.
+    pub running_since: Option<Timestamp>,
     /// The etcd container has been running at some time in this pod's life.
     pub ever_ran: bool,
     /// Kubernetes holds it for ready.
@@ -297,6 +306,8 @@ pub struct Blocked {
     pub reason: String,
     /// Kubernetes' message.
     pub message: String,
+    /// Since when it has not run for this reason, as far as the pod tells.
+    pub since: Option<Timestamp>,
 }
 
 /// How etcd starts in a pod.
@@ -352,8 +363,56 @@ pub struct Claim {
 pub enum Voice {
     /// It answered.
     Answered(Answer),
-    /// It did not: refused, timed out, wrong certificate. This alone proves nothing.
-    Silent(String),
+    /// It did not. This alone proves nothing.
+    Silent(Silence),
+}
+
+/// Why a member did not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// What kind of failure it is.
+    pub kind: SilenceKind,
+    /// In words that do not change from one time to the next.
+    pub words: String,
+    /// Since when it is known to be so, if that is known.
+    pub since: Option<Timestamp>,
+}
+
+/// What kept a member from answering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SilenceKind {
+    /// Nobody listens there, or not in time: it may be starting, and this passes by itself.
+    NotReached,
+    /// Its port is open and no TLS connection comes about: a certificate, a name, a protocol.
+    Handshake,
+    /// It refuses to answer us: it wants a user or a permission that we do not have.
+    NotPermitted,
+    /// It answers with something that cannot be understood or used.
+    Unusable,
+    /// There is nothing to ask it with: a Secret is missing or cannot be read.
+    CannotAsk,
+}
+
+impl Silence {
+    /// Of this kind, in these words.
+    pub fn new(kind: SilenceKind, words: impl Into<String>) -> Self {
+        Self {
+            kind,
+            words: words.into(),
+            since: None,
+        }
+    }
+
+    /// The same failure, whenever it was met first.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.words == other.words
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
 }
 
 /// A member's own words about itself.
@@ -383,19 +442,44 @@ pub struct Answer {
     pub db_size: u64,
     /// What of it is in use.
     pub db_in_use: u64,
-    /// Alarms that are raised for it.
-    pub alarms: Vec<Alarm>,
     /// The member list as it knows it, which may be old.
     pub list: Vec<Listed>,
 }
 
-/// etcd's alarms.
+/// etcd's alarms. One alarm of one member stops the writes of the whole cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Alarm {
     /// The quota is used up: only reads and deletes work.
     NoSpace,
-    /// The member's data differs from the others'.
+    /// Members' data differs: only reads work.
     Corrupt,
+}
+
+impl fmt::Display for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSpace => "NOSPACE",
+            Self::Corrupt => "CORRUPT",
+        })
+    }
+}
+
+/// The hash of all keys of a member at its current revision (`HashKV`). A member is asked only after it has applied the
+/// CORRUPT alarm itself: from there on no write is applied, so equal data means equal hashes at an equal revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DataHash {
+    /// The revision that it was taken at.
+    pub revision: i64,
+    /// The last compaction before that. Hashes before and after a compaction cannot be compared.
+    pub compact_revision: i64,
+    /// CRC-32 of the keys with their values and revisions.
+    pub hash: u32,
+}
+
+impl fmt::Display for DataHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x} at revision {}", self.hash, self.revision)
+    }
 }
 
 /// A member list that a quorum agreed to in this round.
@@ -420,6 +504,13 @@ pub struct Listed {
     pub peer_urls: Vec<String>,
     /// It is a learner.
     pub learner: bool,
+}
+
+impl World {
+    /// An alarm of this kind is raised, for whichever member.
+    pub fn has_alarm(&self, alarm: Alarm) -> bool {
+        self.alarms.iter().any(|(_, raised)| *raised == alarm)
+    }
 }
 
 impl MemberList {

@@ -1,6 +1,7 @@
 //! Proof that the simulation can fail: planners and drivers that are broken on purpose, as data. Each must be caught, and
 //! each rule must have one that no other rule catches. One file a subject; `sim --mutants` prints them all.
 
+mod alarms;
 mod planner;
 mod restores;
 mod table;
@@ -127,6 +128,7 @@ fn all() -> Vec<Mutant> {
     all.push(without_guards(caught("no guards", plan, UNGUARDED)));
     all.extend(restores::all());
     all.extend(trust::all());
+    all.extend(alarms::all());
     all
 }
 
@@ -163,6 +165,11 @@ mod tests {
     #[test]
     fn careless_trust_is_caught() {
         are_caught(trust::all());
+    }
+
+    #[test]
+    fn careless_alarms_are_caught() {
+        are_caught(alarms::all());
     }
 
     #[test]

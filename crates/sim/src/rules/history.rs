@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stateward_plan::etcd::{Alarm, Intent, Recovery};
+use stateward_plan::etcd::{Intent, Recovery};
 
 use super::name;
 use crate::queue::Id;
@@ -31,7 +31,7 @@ impl Sim<'_> {
                     let holds = volume
                         .data
                         .as_ref()
-                        .is_some_and(|data| data.id == line.id && data.alarm != Some(Alarm::Corrupt));
+                        .is_some_and(|data| data.id == line.id && !Self::is_wrong(data));
                     let pod = self.kube.now.pods.values().find(|pod| pod.volume == Some(*id));
                     let on_a_dead_node = pod
                         .and_then(|pod| pod.node)
@@ -115,7 +115,7 @@ impl Sim<'_> {
                         && volume
                             .data
                             .as_ref()
-                            .is_some_and(|data| data.id == line.id && data.alarm != Some(Alarm::Corrupt))
+                            .is_some_and(|data| data.id == line.id && !Self::is_wrong(data))
                 })
             })
             .count();

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Alarm, ClusterId, Intent, Launch, MemberId, MemberName, World, members};
+use stateward_plan::etcd::{ClusterId, Intent, Launch, MemberId, MemberName, World, members};
 
 use super::name;
 use crate::carry_out::is_refused;
@@ -129,12 +129,8 @@ impl Sim<'_> {
         let Some(volume) = volume else {
             return Some("no data");
         };
-        if volume.corrupt
-            || volume
-                .data
-                .as_ref()
-                .is_some_and(|data| data.alarm == Some(Alarm::Corrupt))
-        {
+        let differs = |right: u32| volume.data.as_ref().is_some_and(|data| data.content != right);
+        if volume.corrupt || self.content_of_majority().is_some_and(differs) {
             return Some("corrupt");
         }
         if self.ledger.given_up.get(member).is_some_and(|until| *until >= self.now) {

@@ -40,6 +40,10 @@ pub(crate) mod name {
     pub(crate) const CRASHES: &str = "a member that crashes like its predecessor is not replaced again soon";
     pub(crate) const VERSIONS: &str = "no member runs more than one minor version ahead of the cluster's version";
     pub(crate) const TRUST: &str = "no running member meets a peer that it cannot verify";
+    pub(crate) const ALARMED: &str = "a cluster that refuses writes is reported as that, and not as well or lost";
+    pub(crate) const AGREEMENT: &str = "CORRUPT is disarmed only when all voters have the same data";
+    pub(crate) const SOURCE: &str = "while CORRUPT is raised nobody copies a member outside the majority";
+    pub(crate) const TOLD: &str = "what keeps a pod from running for ten seconds is told";
     pub(crate) const CONVERGES: &str = "once faults stop the cluster comes to match the spec and stays so";
     }
 }
@@ -82,6 +86,9 @@ pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
             }
             Some(_) => {}
         }
+    }
+    if let Some((id, alarm)) = world.alarms.first() {
+        return Some(format!("{alarm} is raised for {id}"));
     }
     if let Some(trust) = &world.trust {
         let trusted = |pod: &stateward_plan::etcd::Pod| pod.trusts.as_ref() == Some(&trust.wanted);

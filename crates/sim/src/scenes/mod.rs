@@ -1,5 +1,6 @@
 //! Scenes: what happens is written down, not drawn. One file a subject; here is what they share.
 
+mod alarms;
 mod crashes;
 mod first_members;
 mod moving_in;

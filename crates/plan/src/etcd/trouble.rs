@@ -1,0 +1,118 @@
+//! What keeps a member from running or from answering and does not pass by itself: an image that cannot be pulled, no node
+//! that fits, a claim that is not bound, a handshake that fails. After ten seconds it is said where the user looks.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::members::elapsed;
+use super::world::SilenceKind;
+use super::{Effect, Member, MemberName, Note, View};
+
+/// So long it may last before it is told. Short troubles come with every start.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Kubernetes' reasons that somebody has to do something about. Of two names for one thing the first is told.
+const LASTING: &[(&str, &str)] = &[
+    ("ImagePullBackOff", "ImagePullBackOff"),
+    ("ErrImagePull", "ImagePullBackOff"),
+    ("InvalidImageName", "InvalidImageName"),
+    ("ErrImageNeverPull", "ErrImageNeverPull"),
+    ("ImageInspectError", "ImageInspectError"),
+    ("RegistryUnavailable", "RegistryUnavailable"),
+    ("SignatureValidationFailed", "SignatureValidationFailed"),
+    ("CreateContainerConfigError", "CreateContainerConfigError"),
+    ("CreateContainerError", "CreateContainerError"),
+    ("RunContainerError", "RunContainerError"),
+    ("Unschedulable", "Unschedulable"),
+    ("SchedulingGated", "SchedulingGated"),
+];
+
+/// One such trouble.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    member: MemberName,
+    since: Option<Timestamp>,
+}
+
+/// What there is to tell, and when there may be more.
+#[derive(Debug, Default)]
+pub(super) struct Troubles {
+    pub(super) found: Option<Trouble>,
+    pub(super) look_again: Option<Duration>,
+}
+
+pub(super) fn trouble(view: &View<'_>) -> Troubles {
+    let mut troubles = Troubles::default();
+    if view.record.hibernating {
+        return troubles;
+    }
+    for trouble in view.members.values().filter_map(of_member) {
+        let lasts = trouble.since.map_or(Duration::ZERO, |since| elapsed(since, view.now));
+        match PATIENCE.checked_sub(lasts).filter(|left| !left.is_zero()) {
+            Some(left) => troubles.look_again = troubles.look_again.into_iter().chain([left]).min(),
+            None => troubles.found = troubles.found.or(Some(trouble)),
+        }
+    }
+    troubles
+}
+
+impl Trouble {
+    /// The event: its words stay the same while Kubernetes' own change with every try.
+    pub(super) fn event(&self) -> Effect {
+        Effect::Tell(Note {
+            warning: true,
+            reason: self.reason,
+            message: format!(
+                "{} does not start or answer: {}. The condition Degraded tells more",
+                self.member, self.reason
+            ),
+        })
+    }
+}
+
+fn of_member(member: &Member<'_>) -> Option<Trouble> {
+    let trouble = |reason, message: String, since| {
+        Some(Trouble {
+            reason,
+            message,
+            member: member.name.clone(),
+            since,
+        })
+    };
+    if let Some(claim) = member.claim.filter(|claim| !claim.bound && !claim.terminating)
+        && let Some(problem) = &claim.problem
+    {
+        let message = format!("the claim of {} is not bound: {problem}", member.name);
+        return trouble("ClaimNotBound", message, Some(claim.created));
+    }
+    let pod = member.pod.filter(|pod| !pod.terminating && !pod.ended)?;
+    if let Some(blocked) = &pod.blocked
+        && let Some((_, reason)) = LASTING.iter().find(|(reason, _)| *reason == blocked.reason)
+    {
+        let message = format!("pod {} waits: {}: {}", member.name, blocked.reason, blocked.message);
+        return trouble(reason, message, blocked.since);
+    }
+    let silence = member.silence.filter(|_| pod.running)?;
+    let reason = match silence.kind {
+        SilenceKind::NotReached => return None,
+        SilenceKind::Handshake => "HandshakeFailed",
+        SilenceKind::NotPermitted => "AccessRefused",
+        SilenceKind::Unusable => "UnusableAnswer",
+        SilenceKind::CannotAsk => "CannotAsk",
+    };
+    let message = format!("{} runs but does not answer the operator: {silence}", member.name);
+    trouble(
+        reason,
+        message,
+        silence.since.into_iter().chain(pod.running_since).min(),
+    )
+}
+
+/// Why a member that runs does not answer, where that is worth telling while it starts.
+pub(super) fn why_silent(member: &Member<'_>) -> Option<String> {
+    let silence = member.silence.filter(|_| member.pod.is_some_and(|pod| pod.running))?;
+    (silence.kind != SilenceKind::NotReached).then(|| format!("{} runs but does not answer: {silence}", member.name))
+}
