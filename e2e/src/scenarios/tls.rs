@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use stateward_etcd::shown_certificate;
 
-use crate::certificates::Authority;
+use crate::certificates::{Authority, one_for_all};
 use crate::test::Test;
 use crate::wait::until;
 use crate::writer::Writer;
@@ -218,6 +218,23 @@ pub(crate) async fn tls_static(test: &Test) -> Result<String> {
     );
     writer.redirect(test.endpoint("c").await?);
     writer.goes_on(20, 60).await?;
+    let written = writer.finish().await?;
+    Ok(written.to_string())
+}
+
+pub(crate) async fn tls_static_with_one_self_signed_certificate(test: &Test) -> Result<String> {
+    // given Secrets with one certificate that is CA and leaf (CA:TRUE), as users of the old operator have them
+    for secret in one_for_all("c", &test.namespace)? {
+        apply_secret(test, &secret).await?;
+    }
+    // when a cluster is made with them
+    test.created("c", json!({"size": 3, "TLS": static_tls()})).await?;
+    // then it serves, and its backup can be taken
+    let writer = test.writer("c").await?;
+    writer.goes_on(50, 30).await?;
+    super::backup::claim(test, "backups").await?;
+    super::backup::create(test, "b", super::backup::to_file("a.backup")).await?;
+    super::backup::succeeded(test, "b", 120).await?;
     let written = writer.finish().await?;
     Ok(written.to_string())
 }
