@@ -71,6 +71,8 @@ impl From<tls::Refused> for Failure {
         match refused {
             tls::Refused::Guard(why) => Self::GuardFailed(why),
             tls::Refused::Words(words) => Self::Words(words),
+            // The next look tells of it.
+            taken @ tls::Refused::Taken(_) => Self::GuardFailed(taken.to_string()),
             tls::Refused::Kubernetes(error) => Self::Kubernetes(error),
         }
     }

@@ -16,6 +16,7 @@ mod election;
 mod events;
 mod health;
 mod metrics;
+mod named;
 mod observe;
 mod reach;
 mod restore;
@@ -61,6 +62,8 @@ struct Shared {
     metrics: metrics::Metrics,
     loops: Loops,
     secret_users: watch::Users,
+    /// The Secrets that are not watched.
+    named: named::Named,
     /// What cert-manager was asked for.
     requests: tls::Requests,
     /// The loops of EtcdBackups, and what wakes them beside their own objects.
@@ -208,6 +211,7 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
         metrics: metrics::Metrics::new(),
         loops: Loops::default(),
         secret_users: watch::Users::default(),
+        named: named::Named::default(),
         requests: tls::Requests::default(),
         backups: backup::Backups::default(),
         restores: restore::Restores::default(),

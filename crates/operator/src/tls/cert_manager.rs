@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
@@ -162,6 +162,7 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
     };
     let wishes = wishes(cluster, tls);
     let (certificates, kind) = api(shared, key);
+    let secrets: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
     let params = PostParams {
         field_manager: Some(names::MANAGER.into()),
         ..PostParams::default()
@@ -171,6 +172,11 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
         let spec = &wishes[&name];
         match certificate(&certificates, &name).await? {
             None => {
+                // cert-manager would overwrite whatever is there.
+                let secret = secrets.get_metadata_opt(&name).await?;
+                if secret.is_some_and(|secret| !is_written_by_it(&secret.metadata)) {
+                    return Err(Refused::Taken(name));
+                }
                 let mut wanted = DynamicObject::new(&name, &kind).data(json!({ "spec": spec }));
                 wanted.metadata.labels = Some(names::cluster_labels(cluster.name()));
                 wanted.metadata.owner_references = Some(vec![owner(cluster)]);
@@ -200,6 +206,12 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
     }
     shared.requests.note(key, wishes);
     Ok(())
+}
+
+/// Whether cert-manager wrote this Secret for the Certificate of its name, by what it notes on each.
+pub(super) fn is_written_by_it(secret: &ObjectMeta) -> bool {
+    let annotations = secret.annotations.as_ref();
+    annotations.and_then(|all| all.get("cert-manager.io/certificate-name")) == secret.name.as_ref()
 }
 
 /// Lets the Secret that cert-manager wrote go with its Certificate, which goes with the cluster: by itself cert-manager leaves

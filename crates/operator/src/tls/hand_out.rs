@@ -18,11 +18,12 @@ use stateward_plan::etcd::{Authority, World, facts};
 use super::pem::{Bundle, bundle, file};
 use super::{
     Annotations, Content, Handed, ISSUED_BY, Kept, Origin, ROLES, ROTATED_AT, Role, authority_secret, cert_manager,
-    is_due_now, is_left_behind, sign,
+    is_due_now, sign,
 };
 use crate::Shared;
 use crate::caches::Key;
 use crate::observe::is_owned;
+use crate::secrets::{Whose, taken, whose};
 
 /// Why it was not done.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,9 @@ pub(crate) enum Refused {
     /// Something is missing or wrong, with what to do.
     #[error("{0}")]
     Words(String),
+    /// A Secret of somebody else's has the name of one of ours.
+    #[error("{}", taken(.0))]
+    Taken(String),
     /// Kubernetes refused or did not answer.
     #[error(transparent)]
     Kubernetes(#[from] kube::Error),
@@ -54,13 +58,20 @@ impl Mounted {
     }
 }
 
-/// A Secret that is not left behind by an earlier cluster; the name is free when that one is gone.
-async fn own(api: &Api<Secret>, cluster: &EtcdCluster, name: &str) -> kube::Result<Option<Secret>> {
-    let secret = api.get_opt(name).await?;
-    Ok(secret.filter(|secret| !is_left_behind(&secret.metadata, cluster)))
+/// A Secret that only Stateward writes. That of an earlier cluster is as good as gone; somebody else's is not touched.
+async fn own(api: &Api<Secret>, cluster: &EtcdCluster, name: &str) -> Result<Option<Secret>, Refused> {
+    let Some(secret) = api.get_opt(name).await? else {
+        return Ok(None);
+    };
+    let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
+    match whose(&secret.metadata, cluster.name(), uid) {
+        Whose::Ours => Ok(Some(secret)),
+        Whose::LeftBehind => Ok(None),
+        Whose::Theirs => Err(Refused::Taken(name.to_owned())),
+    }
 }
 
-async fn mounted(api: &Api<Secret>, cluster: &EtcdCluster) -> kube::Result<Vec<Mounted>> {
+async fn mounted(api: &Api<Secret>, cluster: &EtcdCluster) -> Result<Vec<Mounted>, Refused> {
     let names = tls_secrets(cluster);
     let mut all = Vec::new();
     for role in ROLES {
@@ -92,11 +103,19 @@ async fn origin(
         let name = cert_manager::source_secret(cluster, role);
         let secret = api.get_opt(&name).await?;
         if let Some(secret) = &secret {
+            if !cert_manager::is_written_by_it(&secret.metadata) {
+                return Err(Refused::Taken(name));
+            }
             cert_manager::own(shared, key, api, secret).await?;
         }
         return Ok(secret.and_then(|secret| Origin::written(&secret.data.unwrap_or_default())));
     };
-    let Some(secret) = own(api, cluster, &name).await? else {
+    let secret = if sign::own_authority(cluster).is_some() {
+        own(api, cluster, &name).await?
+    } else {
+        api.get_opt(&name).await?
+    };
+    let Some(secret) = secret else {
         return Ok(None);
     };
     Origin::signing(&name, &secret.data.unwrap_or_default(), Timestamp::now())
@@ -397,11 +416,12 @@ async fn make_authority(
         None => api.create(&PostParams::default(), &secret).await,
         Some(there) => {
             secret.metadata.resource_version = there.metadata.resource_version;
+            secret.metadata.uid = there.metadata.uid;
             secret.type_ = there.type_;
             api.replace(&name, &PostParams::default(), &secret).await
         }
     };
-    let written = written.map_err(conflict)?;
+    let written = written.map_err(|error| conflict(shared, &secret, error))?;
     shared.caches.secrets.put(written.metadata.into_response_partial());
     Ok(Origin::Sign {
         ca: made.certificate,
@@ -458,19 +478,25 @@ async fn write(
                 .metadata
                 .resource_version
                 .clone_from(&there.metadata.resource_version);
+            secret.metadata.uid.clone_from(&there.metadata.uid);
             secret.type_.clone_from(&there.type_);
             api.replace(&one.name, &PostParams::default(), &secret).await
         }
     };
-    let written = written.map_err(conflict)?;
+    let written = written.map_err(|error| conflict(shared, &secret, error))?;
     shared.caches.secrets.put(written.metadata.into_response_partial());
     Ok(())
 }
 
-/// Somebody was faster: the next round sees what they wrote.
-fn conflict(error: kube::Error) -> Refused {
+/// Somebody was faster, or has the name: the next round sees what they wrote.
+fn conflict(shared: &Shared, secret: &Secret, error: kube::Error) -> Refused {
     match error {
-        kube::Error::Api(status) if status.code == 409 => Refused::Guard(status.message),
+        kube::Error::Api(status) if status.code == 409 => {
+            let name = secret.metadata.name.clone().unwrap_or_default();
+            let namespace = secret.metadata.namespace.clone().unwrap_or_default();
+            shared.named.forget(&Key::new(namespace, name));
+            Refused::Guard(status.message)
+        }
         error => Refused::Kubernetes(error),
     }
 }

@@ -17,7 +17,6 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use stateward_api::EtcdCluster;
 use stateward_api::etcd_cluster::{StaticTls, Tls};
 use stateward_etcd::shown_certificate;
@@ -30,7 +29,8 @@ use pem::{Bundle, bundle, certificate_name, file, first_end};
 
 use crate::Shared;
 use crate::caches::Key;
-use crate::secrets::{Found, SecretReader};
+use crate::named::look;
+use crate::secrets::{Found, Owned, SecretReader, taken};
 
 /// Annotation: the authorities that vouch for the certificate in this Secret.
 const ISSUED_BY: &str = "stateward.dev/issued-by";
@@ -252,6 +252,14 @@ fn authority_secret(cluster: &EtcdCluster) -> Option<String> {
     }
 }
 
+/// Why nothing can be issued.
+enum Hindrance {
+    /// In words.
+    Words(String),
+    /// A Secret of somebody else's has this name, which is one of those that are made for the cluster.
+    Taken(String),
+}
+
 /// What was found out in a round.
 #[derive(Default)]
 pub(crate) struct Judged {
@@ -294,14 +302,6 @@ fn first(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> 
     one.into_iter().chain(other).min()
 }
 
-/// What an earlier cluster object of the same name left behind goes with that object: whoever relied on it would be left
-/// with certificates of an authority that is gone.
-fn is_left_behind(meta: &ObjectMeta, cluster: &EtcdCluster) -> bool {
-    let uid = cluster.metadata.uid.as_deref();
-    let mut owners = meta.owner_references.iter().flatten();
-    owners.any(|owner| owner.kind == "EtcdCluster" && owner.name == cluster.name() && Some(owner.uid.as_str()) != uid)
-}
-
 /// One look at the Secrets of a cluster.
 struct Look<'a> {
     reader: &'a mut SecretReader,
@@ -316,17 +316,10 @@ impl Look<'_> {
         self.reader.find(self.shared, self.key, secret).await
     }
 
-    /// A Secret that is not left behind by an earlier cluster.
-    async fn find_own(&mut self, secret: &str) -> kube::Result<Option<Found>> {
-        let seen = self
-            .shared
-            .caches
-            .secrets
-            .get(&Key::new(self.key.namespace.clone(), secret));
-        if seen.is_some_and(|seen| is_left_behind(&seen.metadata, self.cluster)) {
-            return Ok(None);
-        }
-        self.find(secret).await
+    /// A Secret that only Stateward writes.
+    async fn find_own(&mut self, secret: &str) -> kube::Result<Owned<Found>> {
+        let uid = self.cluster.metadata.uid.as_deref().unwrap_or_default();
+        self.reader.find_own(self.shared, self.key, uid, secret).await
     }
 
     async fn at_static(&mut self) -> kube::Result<Judged> {
@@ -339,6 +332,7 @@ impl Look<'_> {
             let found = self.find(&name).await?;
             let content = found.as_ref().map(|found| found.content.as_ref());
             if let Some(what) = (Kept { role, name: &name }).problem(content) {
+                self.shared.named.hurry(&Key::new(self.key.namespace.clone(), name));
                 return Ok(Judged {
                     secrets: Secrets::Missing(what),
                     ..Judged::default()
@@ -380,18 +374,23 @@ impl Look<'_> {
             let Some(name) = role.secret(&names) else { continue };
             let origin = match self.origin(role).await? {
                 Ok(origin) => origin,
-                Err(words) => {
+                Err(Hindrance::Taken(secret)) => return Ok(Judged::taken(&secret)),
+                Err(Hindrance::Words(words)) => {
                     trouble = Some(words);
                     None
                 }
             };
             let sources: Option<BTreeSet<String>> = origin.as_ref().map(|origin| origin.bundle().into_keys().collect());
-            let Some(found) = self.find_own(&name).await? else {
-                (due, absent) = (true, true);
-                if origin.is_none() && matches!(cluster.tls(), Tls::CertManager(_)) {
-                    awaited = awaited.or(Some(role));
+            let found = match self.find_own(&name).await? {
+                Owned::Ours(found) => found,
+                Owned::Theirs => return Ok(Judged::taken(&name)),
+                Owned::Free => {
+                    (due, absent) = (true, true);
+                    if origin.is_none() && matches!(cluster.tls(), Tls::CertManager(_)) {
+                        awaited = awaited.or(Some(role));
+                    }
+                    continue;
                 }
-                continue;
             };
             let one = Handed::of(role, &found.content, found.annotations.as_ref());
             trust
@@ -423,7 +422,7 @@ impl Look<'_> {
             trust.uneven = !server.bundle.keys().eq(client.bundle.keys());
             trust.bundle = Role::Peer.authorities(peer.bundle.keys());
             trust.bundle.extend(Role::Server.authorities(clients.keys()));
-            trust.renew = sign::authority_is_due(shared, key, cluster, now);
+            trust.renew = sign::authority_is_due(shared, key, cluster, now).await?;
             let files = TrustFiles {
                 authorities: trust.bundle.clone(),
                 peer: Some(file(&peer.bundle)),
@@ -452,7 +451,7 @@ impl Look<'_> {
     }
 
     /// Where the certificate of a role comes from, as the caches have it. The error says what is wrong with an authority that the user keeps.
-    async fn origin(&mut self, role: Role) -> kube::Result<Result<Option<Origin>, String>> {
+    async fn origin(&mut self, role: Role) -> kube::Result<Result<Option<Origin>, Hindrance>> {
         let cluster = self.cluster;
         if let Tls::Copied(secrets) = cluster.tls() {
             let mut all = Vec::new();
@@ -463,17 +462,31 @@ impl Look<'_> {
                 .iter()
                 .map(|(kept, found)| (*kept, found.as_ref().map(|found| found.content.as_ref())))
                 .collect();
-            return Ok(Origin::kept(&found).map(Some));
+            return Ok(Origin::kept(&found).map(Some).map_err(Hindrance::Words));
         }
         let Some(name) = authority_secret(cluster) else {
-            let found = self.find(&cert_manager::source_secret(cluster, role)).await?;
+            let name = cert_manager::source_secret(cluster, role);
+            let seen = look(self.shared, &Key::new(self.key.namespace.clone(), &name)).await?;
+            if seen.is_some_and(|seen| !cert_manager::is_written_by_it(&seen.metadata)) {
+                return Ok(Err(Hindrance::Taken(name)));
+            }
+            let found = self.find(&name).await?;
             return Ok(Ok(found.and_then(|found| Origin::written(&found.content))));
         };
-        Ok(match self.find_own(&name).await? {
-            Some(found) => Origin::signing(&name, &found.content, self.now).map(Some),
-            None if sign::own_authority(cluster).is_some() => Ok(None), // it is made anew
-            None => Err(hand_out::nothing_to_issue_from(cluster)),
-        })
+        let found = if sign::own_authority(cluster).is_some() {
+            match self.find_own(&name).await? {
+                Owned::Ours(found) => found,
+                Owned::Free => return Ok(Ok(None)), // it is made anew
+                Owned::Theirs => return Ok(Err(Hindrance::Taken(name))),
+            }
+        } else {
+            match self.find(&name).await? {
+                Some(found) => found,
+                None => return Ok(Err(Hindrance::Words(hand_out::nothing_to_issue_from(cluster)))),
+            }
+        };
+        let origin = Origin::signing(&name, &found.content, self.now);
+        Ok(origin.map(Some).map_err(Hindrance::Words))
     }
 }
 
@@ -504,6 +517,13 @@ fn overlap_seconds(cluster: &EtcdCluster) -> i64 {
 }
 
 impl Judged {
+    fn taken(secret: &str) -> Self {
+        Self {
+            secrets: Secrets::Taken(taken(secret)),
+            ..Self::default()
+        }
+    }
+
     /// Whether members show the certificates that the Secrets have now. They are asked only before an authority is
     /// dropped: whoever still showed one of its certificates could not be verified any more.
     pub(crate) async fn look_at_members(&self, world: &World) -> bool {

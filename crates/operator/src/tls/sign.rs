@@ -16,6 +16,7 @@ use stateward_api::{EtcdCluster, names};
 use super::{Annotations, ROTATE, Role, authority_secret};
 use crate::Shared;
 use crate::caches::Key;
+use crate::named::look;
 
 /// Annotation: from then on it is to be renewed.
 const RENEW_AFTER: &str = "stateward.dev/renew-after";
@@ -84,17 +85,23 @@ fn is_past(time: &str, now: Timestamp) -> bool {
 }
 
 /// Whether our own authority is to be replaced: it nears its end, a person asked for it, or it is gone.
-pub(super) fn authority_is_due(shared: &Shared, key: &Key, cluster: &EtcdCluster, now: Timestamp) -> bool {
+pub(super) async fn authority_is_due(
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+    now: Timestamp,
+) -> kube::Result<bool> {
     let Some(name) = own_authority(cluster) else {
-        return false;
+        return Ok(false);
     };
-    match shared.caches.secrets.get(&Key::new(key.namespace.clone(), name)) {
+    let seen = look(shared, &Key::new(key.namespace.clone(), name)).await?;
+    Ok(match seen {
         Some(seen) => {
             let made = seen.metadata.creation_timestamp.as_ref().map(|time| time.0);
             must_renew_authority(cluster, seen.metadata.annotations.as_ref(), made, now)
         }
         None => true,
-    }
+    })
 }
 
 /// The Secret of the authority, where it is ours.
