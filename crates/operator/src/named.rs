@@ -21,9 +21,9 @@ use crate::caches::Key;
 
 /// How long after a look at a Secret that is there the next one comes, at least and at most. With the time that it takes, a change is
 /// noticed within 60 s.
-const THERE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(50));
+const THERE: (Duration, Duration) = (Duration::from_secs(25), Duration::from_secs(45));
 /// The first looks after one that was not there, or that something is wrong with; each later by half, and the longest.
-const WANTED: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(15));
+const WANTED: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(50));
 /// How often it is looked who is due, and whether anybody still uses what is looked at.
 const TICK: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_secs(600);
@@ -215,7 +215,7 @@ mod tests {
         // When it is made, that is a change; then there is time,
         assert!(named.note(&key, Some(metadata("1"))));
         assert!(!named.note(&key, Some(metadata("1"))));
-        assert!(pause(&named, &key) > Duration::from_secs(29) && pause(&named, &key) <= THERE.1);
+        assert!(pause(&named, &key) > Duration::from_secs(24) && pause(&named, &key) <= THERE.1);
         // unless something is wrong with it.
         named.hurry(&key);
         assert!(pause(&named, &key) <= WANTED.0);

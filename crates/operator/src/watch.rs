@@ -118,7 +118,10 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
             .map_ok(|event| event.modify(|secret| keep_what_is_used(&mut secret.metadata))),
         "Secrets",
         &shared.caches.secrets,
-        |secret| wake_users(&shared, secret),
+        |secret| {
+            shared.named.forget(secret); // one that has lost its labels is asked for
+            wake_users(&shared, secret);
+        },
     );
     tokio::select! {
         () = stop.cancelled() => {}
