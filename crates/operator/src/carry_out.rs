@@ -228,6 +228,7 @@ impl Hands<'_> {
                 }
                 let image = &self.shared.config.agent_image;
                 let pod = manifests::pod(self.cluster, self.intent, member, launch, version, *tls, trusts, image);
+                let pod = self.shared.platform.adapt(&self.shared.client, pod).await?;
                 self.create(pod, &caches.pods).await
             }
             Effect::SealPod { member, uid } => self.seal(member, uid).await,

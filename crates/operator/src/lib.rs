@@ -18,6 +18,7 @@ mod health;
 mod metrics;
 mod named;
 mod observe;
+mod platform;
 mod reach;
 mod restore;
 mod secrets;
@@ -64,6 +65,7 @@ struct Shared {
     secret_users: watch::Users,
     /// The Secrets that are not watched.
     named: named::Named,
+    platform: platform::Platform,
     /// What cert-manager was asked for.
     requests: tls::Requests,
     /// The loops of EtcdBackups, and what wakes them beside their own objects.
@@ -212,6 +214,7 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
         loops: Loops::default(),
         secret_users: watch::Users::default(),
         named: named::Named::default(),
+        platform: platform::Platform::default(),
         requests: tls::Requests::default(),
         backups: backup::Backups::default(),
         restores: restore::Restores::default(),

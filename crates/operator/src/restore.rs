@@ -314,6 +314,7 @@ async fn write_status(
 async fn create(shared: &Shared, key: &Key, restore: &EtcdRestore, pod: &Pod) -> Result<(), RoundError> {
     let api: Api<Pod> = Api::namespaced(shared.client.clone(), &key.namespace);
     let name = pod.name_any();
+    let pod = &shared.platform.adapt(&shared.client, pod.clone()).await?;
     match api.create(&PostParams::default(), pod).await {
         Ok(created) => {
             shared.caches.agents.put(created);
