@@ -17,8 +17,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use stateward_api::EtcdCluster;
 use stateward_api::etcd_cluster::{StaticTls, Tls};
+use stateward_api::{EtcdCluster, names};
 use stateward_etcd::shown_certificate;
 use stateward_plan::etcd::manifests::{TlsSecrets, TrustFiles, fingerprint, tls_secrets};
 use stateward_plan::etcd::{Authority, Secrets, TlsStage, Trust, World};
@@ -240,15 +240,24 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// The Secret with the authority of `TLS.auto`.
-fn authority_secret(cluster: &EtcdCluster) -> Option<String> {
+/// The Secret with the CA that signs for a role with `TLS.auto`. Members have a CA of their own, so that no client's certificate lets
+/// its holder speak to them as one of them (ADR 19).
+fn authority_secret(cluster: &EtcdCluster, role: Role) -> Option<String> {
+    let Tls::Auto(auto) = cluster.tls() else {
+        return None;
+    };
+    Some(match (role, &auto.ca_secret) {
+        (Role::Peer, _) => names::peer_ca_secret(cluster.name()),
+        (Role::Server | Role::Client, Some(theirs)) => theirs.clone(),
+        (Role::Server | Role::Client, None) => names::ca_secret(cluster.name()),
+    })
+}
+
+/// The same where it is ours, and not the user's.
+fn own_authority(cluster: &EtcdCluster, role: Role) -> Option<String> {
     match cluster.tls() {
-        Tls::Auto(auto) => Some(
-            auto.ca_secret
-                .clone()
-                .unwrap_or_else(|| format!("{}-ca-tls", cluster.name())),
-        ),
-        _ => None,
+        Tls::Auto(auto) if role != Role::Peer && auto.ca_secret.is_some() => None,
+        _ => authority_secret(cluster, role),
     }
 }
 
@@ -316,6 +325,11 @@ impl Look<'_> {
         self.reader.find(self.shared, self.key, secret).await
     }
 
+    /// Something is wrong with this Secret: it is looked at again soon.
+    fn hurry(&self, secret: &str) {
+        self.shared.named.hurry(&Key::new(self.key.namespace.clone(), secret));
+    }
+
     /// A Secret that only Stateward writes.
     async fn find_own(&mut self, secret: &str) -> kube::Result<Owned<Found>> {
         let uid = self.cluster.metadata.uid.as_deref().unwrap_or_default();
@@ -332,7 +346,7 @@ impl Look<'_> {
             let found = self.find(&name).await?;
             let content = found.as_ref().map(|found| found.content.as_ref());
             if let Some(what) = (Kept { role, name: &name }).problem(content) {
-                self.shared.named.hurry(&Key::new(self.key.namespace.clone(), name));
+                self.hurry(&name);
                 return Ok(Judged {
                     secrets: Secrets::Missing(what),
                     ..Judged::default()
@@ -369,11 +383,16 @@ impl Look<'_> {
         };
         let overlap = Duration::from_secs(u64::try_from(overlap_seconds(cluster)).unwrap_or(0));
         let (mut due, mut absent, mut awaited, mut trouble) = (false, false, None, None);
+        // Members' certificates of a CA that is gone, or that was the clients' as well and is replaced.
+        let mut adrift = false;
         let mut handed: BTreeMap<&str, Handed> = BTreeMap::new();
         for role in ROLES {
             let Some(name) = role.secret(&names) else { continue };
             let origin = match self.origin(role).await? {
-                Ok(origin) => origin,
+                Ok(origin) => {
+                    adrift |= role == Role::Peer && origin.is_none() && matches!(cluster.tls(), Tls::Auto(_));
+                    origin
+                }
                 Err(Hindrance::Taken(secret)) => return Ok(Judged::taken(&secret)),
                 Err(Hindrance::Words(words)) => {
                     trouble = Some(words);
@@ -422,7 +441,7 @@ impl Look<'_> {
             trust.uneven = !server.bundle.keys().eq(client.bundle.keys());
             trust.bundle = Role::Peer.authorities(peer.bundle.keys());
             trust.bundle.extend(Role::Server.authorities(clients.keys()));
-            trust.renew = sign::authority_is_due(shared, key, cluster, now).await?;
+            trust.renew = adrift || sign::authority_is_due(shared, key, cluster, now).await?;
             let files = TrustFiles {
                 authorities: trust.bundle.clone(),
                 peer: Some(file(&peer.bundle)),
@@ -462,18 +481,36 @@ impl Look<'_> {
                 .iter()
                 .map(|(kept, found)| (*kept, found.as_ref().map(|found| found.content.as_ref())))
                 .collect();
-            return Ok(Origin::kept(&found).map(Some).map_err(Hindrance::Words));
+            let origin = Origin::kept(&found);
+            if origin.is_err() {
+                for kept in Kept::of(secrets, role) {
+                    self.hurry(kept.name);
+                }
+            }
+            return Ok(origin.map(Some).map_err(Hindrance::Words));
         }
-        let Some(name) = authority_secret(cluster) else {
+        if matches!(cluster.tls(), Tls::CertManager(_)) {
             let name = cert_manager::source_secret(cluster, role);
             let seen = look(self.shared, &Key::new(self.key.namespace.clone(), &name)).await?;
-            if seen.is_some_and(|seen| !cert_manager::is_written_by_it(&seen.metadata)) {
+            if seen.is_some_and(|seen| !cert_manager::is_of_certificate(&seen.metadata)) {
                 return Ok(Err(Hindrance::Taken(name)));
             }
             let found = self.find(&name).await?;
             return Ok(Ok(found.and_then(|found| Origin::written(&found.content))));
+        }
+        match (role, self.signing(role).await?) {
+            (Role::Peer, Ok(None)) if self.has_handed_out().await? => self.shared_with_clients().await,
+            (_, origin) => Ok(origin),
+        }
+    }
+
+    /// The CA of a role, with `TLS.auto`.
+    async fn signing(&mut self, role: Role) -> kube::Result<Result<Option<Origin>, Hindrance>> {
+        let cluster = self.cluster;
+        let Some(name) = authority_secret(cluster, role) else {
+            return Ok(Ok(None));
         };
-        let found = if sign::own_authority(cluster).is_some() {
+        let found = if own_authority(cluster, role).is_some() {
             match self.find_own(&name).await? {
                 Owned::Ours(found) => found,
                 Owned::Free => return Ok(Ok(None)), // it is made anew
@@ -486,8 +523,41 @@ impl Look<'_> {
             }
         };
         let origin = Origin::signing(&name, &found.content, self.now);
+        if origin.is_err() {
+            self.hurry(&name);
+        }
         Ok(origin.map(Some).map_err(Hindrance::Words))
     }
+
+    /// Whether a Secret that members mount is there.
+    async fn has_handed_out(&mut self) -> kube::Result<bool> {
+        for name in names::tls_secrets(self.cluster.name()) {
+            if matches!(self.find_own(&name).await?, Owned::Ours(_)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A cluster of an earlier version has one CA for members and clients, and keeps it: another one takes restarts, and those come with
+    /// the next rotation. When the one CA was replaced, members stay with their certificates until they get a CA of their own.
+    async fn shared_with_clients(&mut self) -> kube::Result<Result<Option<Origin>, Hindrance>> {
+        let origin = match self.signing(Role::Server).await? {
+            Ok(Some(origin)) => origin,
+            other => return Ok(other),
+        };
+        let [peer, ..] = names::tls_secrets(self.cluster.name());
+        let handed = match self.find_own(&peer).await? {
+            Owned::Ours(found) => Handed::of(Role::Peer, &found.content, found.annotations.as_ref()),
+            Owned::Free | Owned::Theirs => return Ok(Ok(Some(origin))),
+        };
+        Ok(Ok(vouches_for(&origin, &handed).then_some(origin)))
+    }
+}
+
+/// Whether a certificate comes from there.
+fn vouches_for(origin: &Origin, handed: &Handed) -> bool {
+    origin.bundle().keys().eq(handed.issued.iter())
 }
 
 /// Whether a certificate that is there is to be handed out anew, by the same authority.
