@@ -6,6 +6,35 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
+/// The three Secrets with one self-signed certificate with `CA:TRUE` that is CA and leaf of everything, as users of the old operator
+/// have it.
+pub(crate) fn one_for_all(cluster: &str, namespace: &str) -> Result<[Value; 3]> {
+    let members = format!("*.{cluster}.{namespace}.svc");
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(vec![
+        members.clone(),
+        format!("{members}.cluster.local"),
+        format!("{cluster}-client.{namespace}.svc"),
+        "localhost".to_owned(),
+    ])?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "etcd");
+    let (certificate, key) = (params.self_signed(&key)?.pem(), key.serialize_pem());
+    let secret = |name: &str, file: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
+            "stringData": {
+                format!("{file}.crt"): certificate, format!("{file}.key"): key, format!("{file}-ca.crt"): certificate,
+            },
+        })
+    };
+    Ok([
+        secret("etcd-peer-tls", "peer"),
+        secret("etcd-server-tls", "server"),
+        secret("etcd-client-tls", "etcd-client"),
+    ])
+}
+
 /// A certificate authority.
 pub(crate) struct Authority {
     /// Its certificate.

@@ -96,6 +96,16 @@ pub fn tls_secrets(cluster: &str) -> [String; 3] {
     ["peer", "server", "client"].map(|role| format!("{cluster}-{role}-tls"))
 }
 
+/// The Secret with the CA that Stateward makes for servers and clients.
+pub fn ca_secret(cluster: &str) -> String {
+    format!("{cluster}-ca-tls")
+}
+
+/// The Secret with the CA that Stateward makes for the traffic between members.
+pub fn peer_ca_secret(cluster: &str) -> String {
+    format!("{cluster}-peer-ca-tls")
+}
+
 /// The EtcdBackup that is kept for a cluster's `spec.backup`.
 pub fn kept_backup(cluster: &str) -> String {
     format!("{cluster}-backups")

@@ -12,9 +12,11 @@ mod bolt;
 mod client;
 mod connection;
 mod error;
+mod handshake;
 pub mod messages;
 mod shown;
 mod snapshot;
+mod verify;
 mod version;
 
 pub use aside::Aside;

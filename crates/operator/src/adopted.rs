@@ -123,7 +123,7 @@ async fn to(
     }
     let tls = match tls_secrets(cluster).client {
         _ if !tls => None,
-        Some(secret) => Some(secrets.client_certificate(shared, key, &secret).await?.0),
+        Some(secret) => Some(secrets.client_certificate(shared, key, &secret, None).await?.0),
         None => return Err("it speaks TLS, and spec.TLS names no certificate to connect with".into()),
     };
     let address = tokio::time::timeout(Duration::from_secs(1), tokio::net::lookup_host((host, port)))

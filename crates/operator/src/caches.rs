@@ -49,6 +49,7 @@ pub(crate) struct Caches {
     pub(crate) claims: Index<PersistentVolumeClaim>,
     pub(crate) services: Index<Service>,
     pub(crate) budgets: Index<PodDisruptionBudget>,
+    /// Those with the labels of a cluster; others are asked for by name (`named.rs`).
     pub(crate) secrets: Index<PartialObjectMeta<Secret>>,
     pub(crate) nodes: Index<Node>,
 }

@@ -77,6 +77,8 @@ impl From<tls::Refused> for Failure {
         match refused {
             tls::Refused::Guard(why) => Self::GuardFailed(why),
             tls::Refused::Words(words) => Self::Words(words),
+            // The next look tells of it.
+            taken @ tls::Refused::Taken(_) => Self::GuardFailed(taken.to_string()),
             tls::Refused::Kubernetes(error) => Self::Kubernetes(error),
         }
     }
@@ -232,6 +234,7 @@ impl Hands<'_> {
                 }
                 let image = &self.shared.config.agent_image;
                 let pod = manifests::pod(self.cluster, self.intent, member, launch, version, *tls, trusts, image);
+                let pod = self.shared.platform.adapt(&self.shared.client, pod).await?;
                 self.create(pod, &caches.pods)
                     .await
                     .map_err(|failure| dry_run::as_refusal(failure, member))

@@ -106,7 +106,8 @@ impl Connections {
         let tls = if speaks_tls(pod) {
             let secret =
                 client_secret(pod).ok_or_else(|| cannot_ask("its pod names no Secret to connect with".to_owned()))?;
-            let certificate = secrets.client_certificate(shared, key, &secret).await;
+            let owner = mounts_ours(pod).then_some(intent.uid.0.as_str());
+            let certificate = secrets.client_certificate(shared, key, &secret, owner).await;
             Some(certificate.map_err(cannot_ask)?)
         } else {
             None
@@ -192,6 +193,12 @@ fn client_secret(pod: &core::Pod) -> Option<String> {
     let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let volume = volumes.find(|volume| volume.name == "etcd-client-tls")?;
     volume.secret.as_ref()?.secret_name.clone()
+}
+
+/// Whether this pod mounts Secrets that Stateward wrote: those come with the pod's own CA files (see the manifests' `trusting`).
+fn mounts_ours(pod: &core::Pod) -> bool {
+    let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.any(|volume| volume.name == "member-server-tls" && volume.projected.is_some())
 }
 
 /// Why a member was silent, in words that do not change from one time to the next: they reach the status.

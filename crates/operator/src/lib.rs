@@ -17,7 +17,9 @@ mod election;
 mod events;
 mod health;
 mod metrics;
+mod named;
 mod observe;
+mod platform;
 mod reach;
 mod restore;
 mod secrets;
@@ -63,6 +65,9 @@ struct Shared {
     metrics: metrics::Metrics,
     loops: Loops,
     secret_users: watch::Users,
+    /// The Secrets that are not watched.
+    named: named::Named,
+    platform: platform::Platform,
     /// What cert-manager was asked for.
     requests: tls::Requests,
     /// The loops of EtcdBackups, and what wakes them beside their own objects.
@@ -211,6 +216,8 @@ pub async fn run(config: Config, client: Client, stop: CancellationToken) -> Res
         metrics: metrics::Metrics::new(),
         loops: Loops::default(),
         secret_users: watch::Users::default(),
+        named: named::Named::default(),
+        platform: platform::Platform::default(),
         requests: tls::Requests::default(),
         backups: backup::Backups::default(),
         restores: restore::Restores::default(),

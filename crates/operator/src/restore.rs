@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::caches::{Key, owner_key};
 use crate::cluster_loop::ROUND_LIMIT;
 use crate::metrics::EffectLabel;
+use crate::named::look;
 use crate::watch::Users;
 use crate::{Loops, Shared};
 
@@ -169,7 +170,7 @@ async fn round(shared: &Shared, key: &Key, restore: &Arc<EtcdRestore>) -> Result
         cluster: cluster.as_deref(),
         backup: backup.as_deref(),
         agents: agents(shared, key, restore).await?,
-        missing: missing_secret(shared, key, restore, backup.as_deref()),
+        missing: missing_secret(shared, key, restore, backup.as_deref()).await?,
         image: shared.config.agent_image.clone(),
     };
     let plan = plan(restore, &world, Timestamp::now());
@@ -253,7 +254,12 @@ async fn agents(
 }
 
 /// A Secret that the pod would mount and that is not there. Its content is not read.
-fn missing_secret(shared: &Shared, key: &Key, restore: &EtcdRestore, backup: Option<&EtcdBackup>) -> Option<String> {
+async fn missing_secret(
+    shared: &Shared,
+    key: &Key,
+    restore: &EtcdRestore,
+    backup: Option<&EtcdBackup>,
+) -> kube::Result<Option<String>> {
     let spec = &restore.spec;
     let plan = backup.map(|backup| &backup.spec.plan);
     let store = match plan {
@@ -266,12 +272,14 @@ fn missing_secret(shared: &Shared, key: &Key, restore: &EtcdRestore, backup: Opt
         .as_ref()
         .or(plan.and_then(|plan| plan.encryption.as_ref()));
     let encryption = encryption.map(|encryption| encryption.secret_key_ref.name.clone());
-    store.into_iter().chain(encryption).find_map(|name| {
+    for name in store.into_iter().chain(encryption) {
         let secret = Key::new(key.namespace.clone(), name.clone());
         shared.restores.users.uses(secret.clone(), key);
-        let there = shared.caches.secrets.get(&secret).is_some();
-        (!there).then(|| format!("the Secret {name} is not there: create it"))
-    })
+        if look(shared, &secret).await?.is_none() {
+            return Ok(Some(format!("the Secret {name} is not there: create it")));
+        }
+    }
+    Ok(None)
 }
 
 async fn write_status(
@@ -311,6 +319,7 @@ async fn write_status(
 async fn create(shared: &Shared, key: &Key, restore: &EtcdRestore, pod: &Pod) -> Result<(), RoundError> {
     let api: Api<Pod> = Api::namespaced(shared.client.clone(), &key.namespace);
     let name = pod.name_any();
+    let pod = &shared.platform.adapt(&shared.client, pod.clone()).await?;
     match api.create(&PostParams::default(), pod).await {
         Ok(created) => {
             shared.caches.agents.put(created);

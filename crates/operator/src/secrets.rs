@@ -1,18 +1,21 @@
 //! Secrets as a cluster's loop reads them, and the operator's own certificate.
 //!
-//! The watch shows metadata only. A Secret's content is read when its resourceVersion is new, and kept by its cluster's
-//! loop alone.
+//! What is watched or looked at (`named.rs`) is metadata only. A Secret's content is read when its resourceVersion is new, and kept
+//! by its cluster's loop alone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use stateward_etcd::Tls;
 
 use crate::Shared;
 use crate::caches::Key;
+use crate::named::look;
+use crate::observe::is_owned;
 
 const CLIENT_KEYS: [&str; 3] = ["etcd-client.crt", "etcd-client.key", "etcd-client-ca.crt"];
 
@@ -34,17 +37,91 @@ pub(crate) struct Found {
     pub(crate) annotations: Annotations,
 }
 
+/// Whose a Secret is that has the name of one that Stateward makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// This cluster's, by UID.
+    Ours,
+    /// Of an earlier cluster of the same name: it goes with that one, and whoever relied on it would be left with certificates of a
+    /// CA that is gone.
+    LeftBehind,
+    /// Somebody else's: it is never written, owned or used.
+    Theirs,
+}
+
+/// Whose a Secret is, by its owner; labels prove nothing.
+pub(crate) fn whose(meta: &ObjectMeta, cluster: &str, uid: &str) -> Whose {
+    let mut owners = meta.owner_references.iter().flatten();
+    if is_owned(meta, uid) {
+        Whose::Ours
+    } else if owners.any(|owner| owner.kind == "EtcdCluster" && owner.name == cluster) {
+        Whose::LeftBehind
+    } else {
+        Whose::Theirs
+    }
+}
+
+/// What is known of a Secret that Stateward makes.
+pub(crate) enum Owned<T> {
+    /// It is this cluster's.
+    Ours(T),
+    /// It is not there, or goes with an earlier cluster.
+    Free,
+    /// Somebody else's has its name.
+    Theirs,
+}
+
+/// What to do about a Secret of somebody else's.
+pub(crate) fn taken(secret: &str) -> String {
+    format!(
+        "the Secret {secret} exists and was not made for this cluster, so it is neither used nor changed: delete it, choose another name for the cluster, or set TLS.static with Secrets of your own"
+    )
+}
+
 impl SecretReader {
     /// The content of a Secret; `None`: it is not there.
     pub(crate) async fn find(&mut self, shared: &Shared, cluster: &Key, name: &str) -> kube::Result<Option<Found>> {
         let key = Key::new(cluster.namespace.clone(), name);
         shared.secret_users.uses(key.clone(), cluster);
-        let Some(seen) = shared.caches.secrets.get(&key) else {
+        match look(shared, &key).await? {
+            Some(seen) => self.read(shared, &key, &seen.metadata).await,
+            None => {
+                self.read.remove(name);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The same for a Secret that only Stateward writes.
+    pub(crate) async fn find_own(
+        &mut self,
+        shared: &Shared,
+        cluster: &Key,
+        uid: &str,
+        name: &str,
+    ) -> kube::Result<Owned<Found>> {
+        let key = Key::new(cluster.namespace.clone(), name);
+        shared.secret_users.uses(key.clone(), cluster);
+        let Some(seen) = look(shared, &key).await? else {
             self.read.remove(name);
-            return Ok(None);
+            return Ok(Owned::Free);
         };
-        let version = seen.metadata.resource_version.clone().unwrap_or_default();
-        if let Some((read, content, annotations)) = self.read.get(name)
+        Ok(match whose(&seen.metadata, &cluster.name, uid) {
+            Whose::Ours => match self.read(shared, &key, &seen.metadata).await? {
+                Some(found) => Owned::Ours(found),
+                None => Owned::Free,
+            },
+            Whose::LeftBehind => Owned::Free,
+            Whose::Theirs => {
+                shared.named.hurry(&key);
+                Owned::Theirs
+            }
+        })
+    }
+
+    async fn read(&mut self, shared: &Shared, key: &Key, seen: &ObjectMeta) -> kube::Result<Option<Found>> {
+        let version = seen.resource_version.clone().unwrap_or_default();
+        if let Some((read, content, annotations)) = self.read.get(&key.name)
             && *read == version
         {
             return Ok(Some(Found {
@@ -53,14 +130,15 @@ impl SecretReader {
                 annotations: annotations.clone(),
             }));
         }
-        let api: Api<Secret> = Api::namespaced(shared.client.clone(), &cluster.namespace);
-        let Some(secret) = api.get_opt(name).await? else {
+        let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+        let Some(secret) = api.get_opt(&key.name).await?.filter(|now| now.metadata.uid == seen.uid) else {
+            shared.named.forget(key);
             return Ok(None);
         };
         let content = Arc::new(secret.data.unwrap_or_default());
         let annotations = secret.metadata.annotations;
         let read = (version.clone(), content.clone(), annotations.clone());
-        self.read.insert(name.to_owned(), read);
+        self.read.insert(key.name.clone(), read);
         Ok(Some(Found {
             version,
             content,
@@ -68,14 +146,29 @@ impl SecretReader {
         }))
     }
 
-    /// The certificate to connect with, from a Secret with the old operator's keys, and a word for its version.
+    /// The certificate to connect with, from a Secret with the old operator's keys, and a word for its version. `owner`: the UID of the
+    /// cluster, where it must be a Secret that Stateward wrote. When somebody put another in its place, the certificate before goes on.
     pub(crate) async fn client_certificate(
         &mut self,
         shared: &Shared,
         cluster: &Key,
         name: &str,
+        owner: Option<&str>,
     ) -> Result<(Tls, String), String> {
-        let found = match self.find(shared, cluster, name).await {
+        let found = match owner {
+            None => self.find(shared, cluster, name).await,
+            Some(uid) => match self.find_own(shared, cluster, uid, name).await {
+                Ok(Owned::Ours(found)) => Ok(Some(found)),
+                Ok(Owned::Free) => Ok(None),
+                Ok(Owned::Theirs) => {
+                    let before = self.certificates.get(name);
+                    let before = before.map(|(version, tls)| (tls.clone(), version.clone()));
+                    return before.ok_or_else(|| format!("the Secret {name} to connect with is not this cluster's"));
+                }
+                Err(error) => Err(error),
+            },
+        };
+        let found = match found {
             Ok(Some(found)) => found,
             Ok(None) => return Err(format!("the Secret {name} to connect with is not there")),
             Err(error) => return Err(format!("the Secret {name} could not be read: {error}")),
@@ -93,5 +186,37 @@ impl SecretReader {
         self.certificates
             .insert(name.to_owned(), (found.version.clone(), tls.clone()));
         Ok((tls, found.version))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+    #[test]
+    fn a_secret_is_ours_by_its_owner_and_not_by_its_labels() {
+        let owned = |kind: &str, name: &str, uid: &str| ObjectMeta {
+            owner_references: Some(vec![OwnerReference {
+                kind: kind.into(),
+                name: name.into(),
+                uid: uid.into(),
+                ..OwnerReference::default()
+            }]),
+            ..ObjectMeta::default()
+        };
+        let whose = |meta: &ObjectMeta| whose(meta, "c", "new");
+        assert_eq!(whose(&owned("EtcdCluster", "c", "new")), Whose::Ours);
+        assert_eq!(whose(&owned("EtcdCluster", "c", "old")), Whose::LeftBehind);
+        assert_eq!(whose(&owned("EtcdCluster", "other", "x")), Whose::Theirs);
+        assert_eq!(whose(&owned("Certificate", "c", "x")), Whose::Theirs);
+        let labels = Some(stateward_api::names::cluster_labels("c"));
+        assert_eq!(
+            whose(&ObjectMeta {
+                labels,
+                ..ObjectMeta::default()
+            }),
+            Whose::Theirs
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::NamespaceResourceScope;
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Shared;
 use crate::caches::{Index, Key};
+use crate::named::{self, keep_what_is_used, wake_users};
 
 /// Which objects look at a Secret, or at another object, so that its change wakes them.
 #[derive(Default)]
@@ -116,33 +117,24 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
         wake,
     );
     let budgets = follow(
-        watcher(api::<PodDisruptionBudget>(client, namespace), ours),
+        watcher(api::<PodDisruptionBudget>(client, namespace), ours.clone()),
         "PodDisruptionBudgets",
         &shared.caches.budgets,
         wake,
     );
     let secrets = follow(
-        watcher(
-            api::<PartialObjectMeta<Secret>>(client, namespace),
-            watcher::Config::default(),
-        ),
+        watcher(api::<PartialObjectMeta<Secret>>(client, namespace), ours)
+            .map_ok(|event| event.modify(|secret| keep_what_is_used(&mut secret.metadata))),
         "Secrets",
         &shared.caches.secrets,
         |secret| {
-            for cluster in shared.secret_users.of(secret) {
-                shared.loops.wake(&cluster);
-            }
-            for cluster in shared.restores.users.of(secret) {
-                shared.restores.loops.wake(&cluster);
-            }
-            for backup in shared.backups.secret_users.of(secret) {
-                shared.backups.loops.wake(&backup);
-            }
+            shared.named.forget(secret); // one that has lost its labels is asked for
+            wake_users(&shared, secret);
         },
     );
     tokio::select! {
         () = stop.cancelled() => {}
-        () = async { tokio::join!(clusters, backups, restores, agents, pods, claims, services, budgets, secrets, nodes(&shared)); } => {}
+        () = async { tokio::join!(clusters, backups, restores, agents, pods, claims, services, budgets, secrets, named::follow(&shared), nodes(&shared)); } => {}
     }
 }
 

@@ -17,6 +17,9 @@ const OVERLAP: Ms = 5000;
 /// A kubelet that is asked for a new pod may have what the Secret said so long ago.
 const KUBELET_LAG: Ms = 3000;
 
+/// How authorities are named, by whose traffic they vouch for.
+const SIDES: [&str; 2] = ["peer/", "client/"];
+
 /// What the Secrets of a cluster say.
 #[derive(Clone, Default)]
 pub(crate) struct Secrets {
@@ -25,7 +28,8 @@ pub(crate) struct Secrets {
     pub(crate) bundle: BTreeSet<Authority>,
     issued: BTreeSet<Authority>,
     wanted: BTreeSet<Authority>,
-    renew: bool,
+    /// The traffic whose authority is to be replaced.
+    renew: BTreeSet<&'static str>,
     /// The certificates come from elsewhere by the spec, and the Secrets for that are not there yet.
     absent: bool,
     changed: Ms,
@@ -40,16 +44,21 @@ impl Secrets {
             owner,
             ..Self::default()
         };
-        secrets.make_authority();
+        secrets.make_authorities(&SIDES.into());
         secrets.bundle.clone_from(&secrets.wanted);
         secrets.issued.clone_from(&secrets.wanted);
         secrets
     }
 
-    fn make_authority(&mut self) {
+    /// Members and clients have authorities of their own; either may come alone.
+    fn make_authorities(&mut self, sides: &BTreeSet<&'static str>) {
         self.made += 1;
-        self.wanted = BTreeSet::from([format!("peer/{}.{}", self.owner, self.made)]);
-        self.renew = false;
+        self.wanted
+            .retain(|name| !sides.iter().any(|side| name.starts_with(side)));
+        let made = |side: &&str| format!("{side}{}.{}", self.owner, self.made);
+        let made: Vec<_> = sides.iter().map(made).collect();
+        self.wanted.extend(made);
+        self.renew.clear();
     }
 }
 
@@ -74,8 +83,13 @@ impl Sim<'_> {
         if self.calm {
             return;
         }
+        let sides = match self.trust_dice.between(0, 2) {
+            0 => &SIDES[..],
+            1 => &SIDES[..1],
+            _ => &SIDES[1..],
+        };
         if let Some(secrets) = self.kube.secrets_mut() {
-            secrets.renew = true;
+            secrets.renew.extend(sides);
             self.tell(|| "user: asks for another certificate authority".into());
         }
     }
@@ -131,7 +145,7 @@ impl Sim<'_> {
             wanted: secrets.wanted.clone(),
             managed: true,
             uneven: false,
-            renew: secrets.renew,
+            renew: !secrets.renew.is_empty(),
             seen: asked.len() == world.pods.len() && asked.iter().all(shows),
             overlap_left: Duration::from_millis(if secrets.changed == 0 { 0 } else { left }),
         })
@@ -145,8 +159,9 @@ impl Sim<'_> {
 
     pub(crate) fn renew_authority(&mut self, cluster: &Cluster) -> Result<(), String> {
         let secrets = self.own_secrets(cluster)?;
-        if secrets.renew {
-            secrets.make_authority();
+        if !secrets.renew.is_empty() {
+            let sides = secrets.renew.clone();
+            secrets.make_authorities(&sides);
         }
         Ok(())
     }
@@ -180,7 +195,7 @@ impl Sim<'_> {
         if secrets.absent {
             // What members show is handed out on; the new authority comes by steps.
             secrets.absent = false;
-            secrets.make_authority();
+            secrets.make_authorities(&SIDES.into());
             if !guards {
                 secrets.bundle.clone_from(&secrets.wanted);
                 secrets.issued.clone_from(&secrets.wanted);
@@ -241,7 +256,10 @@ impl Sim<'_> {
         let strangers = ours().flat_map(|one| ours().map(move |other| (one, other)));
         let stranger = strangers
             .filter(|(one, other)| one.name != other.name)
-            .find(|(one, other)| other.shows.is_disjoint(&one.trusts));
+            .find(|(one, other)| {
+                let mut known = other.shows.intersection(&one.trusts);
+                !known.any(|name| name.starts_with(SIDES[0]))
+            });
         if let Some((one, other)) = stranger {
             let what = format!(
                 "{} trusts {:?} and {} shows a certificate of {:?}",

@@ -77,7 +77,7 @@ async fn says(test: &Test, name: &str, words: &str, seconds: u64) -> Result<Etcd
     .await
 }
 
-fn to_file(path: &str) -> Value {
+pub(super) fn to_file(path: &str) -> Value {
     json!({"clusterRef": {"name": "c"}, "storageType": "File", "file": {"claimName": "backups", "path": path}})
 }
 

@@ -118,6 +118,8 @@ scenarios! {
     tls::tls_auto smoke 240;
     tls::tls_switched_on_and_off 400;
     tls::tls_static 600;
+    tls::tls_static_with_one_self_signed_certificate 300;
+    tls::tls_secret_of_the_user_is_left_alone 400;
     tls::tls_static_authority_changed_by_the_user 900;
     tls_rotation::tls_static_becomes_auto 600;
     tls_rotation::tls_auto_becomes_static 600;

@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use stateward_etcd::shown_certificate;
 
-use crate::certificates::Authority;
+use crate::certificates::{Authority, one_for_all};
 use crate::test::Test;
 use crate::wait::until;
 use crate::writer::Writer;
@@ -89,10 +89,83 @@ pub(crate) async fn tls_auto(test: &Test) -> Result<String> {
     // When they end is told: they are made for 90 days.
     let left = certificates_end(test).await?.duration_since(jiff::Timestamp::now());
     ensure!((88..=90).contains(&(left.as_hours() / 24)), "they end in {left:#}");
+    // A member lets another member in at its peers' port, and no client of the cluster.
+    ensure!(
+        peers_port(test, "c-peer-tls", ["peer.crt", "peer.key"]).await?.is_ok(),
+        "a member is refused"
+    );
+    let client = peers_port(test, "c-client-tls", ["etcd-client.crt", "etcd-client.key"]).await?;
+    ensure!(client.is_err(), "a client's certificate opens the peers' port");
     let writer = test.writer("c").await?;
     writer.goes_on(30, 30).await?;
     let written = writer.finish().await?;
     Ok(format!("{} writes", written.acknowledged))
+}
+
+/// What a member answers at its peers' port to whoever has the certificate in a Secret.
+async fn peers_port(
+    test: &Test,
+    secret: &str,
+    [certificate, key]: [&str; 2],
+) -> Result<stateward_etcd::Result<Option<stateward_api::EtcdVersion>>> {
+    let data = secrets(test).get(secret).await?.data.unwrap_or_default();
+    let peers = secrets(test).get("c-peer-tls").await?.data.unwrap_or_default();
+    let identity = (&data[certificate].0[..], &data[key].0[..]);
+    let tls = stateward_etcd::Tls::new(&peers["peer-ca.crt"].0, Some(identity))?;
+    let pod = test.pods_of("c").await?.pop().context("no pod")?;
+    let name = format!("{}.c.{}.svc", pod.name_any(), test.namespace);
+    let ip = pod.status.and_then(|status| status.pod_ip).context("no address")?;
+    let address = SocketAddr::new(ip.parse()?, 2380);
+    let client = stateward_etcd::Client::new(address, Some((&tls, &name)), stateward_etcd::Timeouts::default())?;
+    Ok(client.cluster_version().await)
+}
+
+pub(crate) async fn tls_secret_of_the_user_is_left_alone(test: &Test) -> Result<String> {
+    // given a Secret of the user's under a name that the cluster would write
+    let theirs = Authority::new("theirs")?;
+    apply_secret(test, &theirs.secret("c-server-tls")).await?;
+    let before = secrets(test).get("c-server-tls").await?;
+    test.create("c", json!({"size": 3, "TLS": {"auto": {}}})).await?;
+    // then that is told, and nothing is made
+    let told = test.condition("c", "Degraded", "NameTaken", 60).await?;
+    ensure!(
+        told.contains("c-server-tls") && told.contains("delete it"),
+        "it says: {told}"
+    );
+    ensure!(test.pods_of("c").await?.is_empty(), "a pod was made");
+    ensure!(secrets(test).get("c-server-tls").await? == before, "it was touched");
+    // when it is gone the cluster comes up
+    let gone = kube::api::DeleteParams::default();
+    secrets(test).delete("c-server-tls", &gone).await?;
+    test.settled("c", 180).await?;
+    let writer = test.writer("c").await?;
+    writer.goes_on(30, 30).await?;
+    // and when the user makes the CA's Secret theirs, the cluster serves on, and a rotation does not write it
+    let pods = member_pods(test).await?;
+    let mut theirs = theirs.secret("c-ca-tls");
+    theirs["metadata"] = json!({"labels": null, "annotations": null, "ownerReferences": null});
+    let params = PatchParams::default();
+    let before = secrets(test).patch("c-ca-tls", &params, &Patch::Merge(&theirs)).await?;
+    let told = test.condition("c", "Degraded", "NameTaken", 60).await?;
+    ensure!(told.contains("c-ca-tls"), "it says: {told}");
+    let rotate = json!({"metadata": {"annotations": {"stateward.dev/rotate-ca": "now"}}});
+    test.clusters().patch("c", &params, &Patch::Merge(&rotate)).await?;
+    writer.goes_on(50, 60).await?;
+    ensure!(secrets(test).get("c-ca-tls").await? == before, "it was touched");
+    ensure!(member_pods(test).await? == pods, "a pod was touched");
+    let written = writer.finish().await?;
+    // nor does it go with the cluster
+    test.clusters().delete("c", &gone).await?;
+    until("the cluster's own Secrets to go", 120, async || {
+        let left = secrets(test).get_opt("c-client-tls").await?;
+        Ok(left.is_none().then_some(()))
+    })
+    .await?;
+    ensure!(
+        secrets(test).get("c-ca-tls").await? == before,
+        "it went with the cluster"
+    );
+    Ok(written.to_string())
 }
 
 /// When the first certificate ends, as the status has it.
@@ -218,6 +291,23 @@ pub(crate) async fn tls_static(test: &Test) -> Result<String> {
     );
     writer.redirect(test.endpoint("c").await?);
     writer.goes_on(20, 60).await?;
+    let written = writer.finish().await?;
+    Ok(written.to_string())
+}
+
+pub(crate) async fn tls_static_with_one_self_signed_certificate(test: &Test) -> Result<String> {
+    // given Secrets with one certificate that is CA and leaf (CA:TRUE), as users of the old operator have them
+    for secret in one_for_all("c", &test.namespace)? {
+        apply_secret(test, &secret).await?;
+    }
+    // when a cluster is made with them
+    test.created("c", json!({"size": 3, "TLS": static_tls()})).await?;
+    // then it serves, and its backup can be taken
+    let writer = test.writer("c").await?;
+    writer.goes_on(50, 30).await?;
+    super::backup::claim(test, "backups").await?;
+    super::backup::create(test, "b", super::backup::to_file("a.backup")).await?;
+    super::backup::succeeded(test, "b", 120).await?;
     let written = writer.finish().await?;
     Ok(written.to_string())
 }

@@ -50,16 +50,23 @@ async fn rotated(test: &Test, authority: &str, old: &[u8], seconds: u64) -> Resu
                 .0
                 .clone())
         };
+        // With TLS.auto members have one of their own.
+        let peers = if authority == "theirs" {
+            authority
+        } else {
+            "c-peer-ca-tls"
+        };
+        let peers = file(peers, "tls.crt").await?;
         let authority = file(authority, "tls.crt").await?;
         ensure!(authority != old, "the authority is the old one");
-        for (secret, key) in [
-            ("c-peer-tls", "peer-ca.crt"),
-            ("c-server-tls", "server-ca.crt"),
-            ("c-client-tls", "etcd-client-ca.crt"),
+        for (secret, key, authority) in [
+            ("c-peer-tls", "peer-ca.crt", &peers),
+            ("c-server-tls", "server-ca.crt", &authority),
+            ("c-client-tls", "etcd-client-ca.crt", &authority),
         ] {
             let trusted = file(secret, key).await?;
             let same = String::from_utf8_lossy(&trusted).trim().replace('\r', "")
-                == String::from_utf8_lossy(&authority).trim().replace('\r', "");
+                == String::from_utf8_lossy(authority).trim().replace('\r', "");
             ensure!(same, "{secret} tells to trust another one; stage {stage}");
         }
         ensure!(stage.is_empty(), "stage {stage}");
@@ -103,6 +110,7 @@ pub(crate) async fn tls_authority_rotated(test: &Test) -> Result<String> {
     let old = secrets(test).get("c-ca-tls").await?.data.unwrap_or_default()["tls.crt"]
         .0
         .clone();
+    let old_of_peers = secrets(test).get("c-peer-ca-tls").await?.data;
     writer.goes_on(50, 30).await?;
     writer.measure_from_here();
     // when a person asks for another authority
@@ -117,6 +125,10 @@ pub(crate) async fn tls_authority_rotated(test: &Test) -> Result<String> {
     ensure!(
         old_client.client()?.get("x").await.is_err(),
         "a certificate of the old authority is served"
+    );
+    ensure!(
+        secrets(test).get("c-peer-ca-tls").await?.data != old_of_peers,
+        "members kept their authority"
     );
     let after = member_pods(test).await?;
     let written = writer.finish().await?.without_a_wait()?;

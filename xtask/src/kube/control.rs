@@ -37,7 +37,8 @@ pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
         format!("--kubelet-client-key={}", pki("apiserver-kubelet.key")),
         "--kubelet-preferred-address-types=InternalIP".into(),
         "--authorization-mode=Node,RBAC".into(),
-        "--enable-admission-plugins=NodeRestriction".into(),
+        // The second is on in OpenShift: whoever sets blockOwnerDeletion needs the owner's finalizers.
+        "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement".into(),
         format!("--service-cluster-ip-range={SERVICES}"),
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
         format!("--service-account-key-file={}", pki("accounts.pub")),

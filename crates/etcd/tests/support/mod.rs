@@ -97,8 +97,17 @@ impl Etcd {
 
     /// The first member of a new cluster, with a certificate of this name, that lets only clients in which have one, too.
     pub(crate) fn with_tls(program: &Program, name: &str) -> (Self, Certificates) {
+        Self::with_certificates(program, |folder| Certificates::issue(name, folder))
+    }
+
+    /// The same with one self-signed certificate with `CA:TRUE` for everything, as users of the old operator have it.
+    pub(crate) fn with_one_certificate(program: &Program, name: &str) -> (Self, Certificates) {
+        Self::with_certificates(program, |folder| Certificates::one(name, folder))
+    }
+
+    fn with_certificates(program: &Program, make: impl FnOnce(&Path) -> Certificates) -> (Self, Certificates) {
         let folder = tempfile::tempdir().expect("a folder");
-        let certificates = Certificates::issue(name, folder.path());
+        let certificates = make(folder.path());
         let flag = |flag: &str, file: &str| format!("--{flag}={}", folder.path().join(file).display());
         let flags = [
             flag("cert-file", "crt"),
@@ -189,6 +198,23 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
+    /// One that is CA and leaf, of the server and of its client.
+    fn one(name: &str, folder: &Path) -> Self {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("params");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).expect("a certificate").pem();
+        let key = key.serialize_pem();
+        for (name, text) in [("ca", &certificate), ("crt", &certificate), ("key", &key)] {
+            std::fs::write(folder.join(name), text).expect("written");
+        }
+        Self {
+            ca: certificate.clone(),
+            user: certificate,
+            user_key: key,
+        }
+    }
+
     /// Writes those of the server into a folder: `ca`, `crt`, `key`.
     fn issue(server: &str, folder: &Path) -> Self {
         let ca_key = rcgen::KeyPair::generate().expect("a key");

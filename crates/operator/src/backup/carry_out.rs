@@ -142,6 +142,7 @@ impl Hands<'_> {
             field_manager: Some(names::MANAGER.into()),
             ..PostParams::default()
         };
+        let pod = &self.shared.platform.adapt(&self.shared.client, pod.clone()).await?;
         match api.create(&params, pod).await {
             Ok(created) => {
                 self.shared.caches.agents.put(created);

@@ -16,6 +16,7 @@ use stateward_plan::backup::{ClusterSource, Source, World};
 
 use crate::Shared;
 use crate::caches::{Key, owner_key};
+use crate::named::look;
 
 /// How often the pod that streams changes is asked at most.
 const ASK: Duration = Duration::from_secs(9);
@@ -65,7 +66,7 @@ pub(super) async fn observe(
             shared.caches.agents.put(pod);
         }
     }
-    secrets(shared, key, backup, &mut world);
+    secrets(shared, key, backup, &mut world).await?;
     let follower = world
         .agents
         .values()
@@ -92,7 +93,7 @@ fn source(shared: &Shared, key: &Key, backup: &EtcdBackup) -> Source {
 }
 
 /// The Secrets that pods mount: whether they are there, and in which version. Their content is not read.
-fn secrets(shared: &Shared, key: &Key, backup: &EtcdBackup, world: &mut World) {
+async fn secrets(shared: &Shared, key: &Key, backup: &EtcdBackup, world: &mut World) -> kube::Result<()> {
     let plan = &backup.spec.plan;
     let client = match &world.source {
         Source::Cluster(cluster) => cluster.client_secret.clone(),
@@ -123,7 +124,7 @@ fn secrets(shared: &Shared, key: &Key, backup: &EtcdBackup, world: &mut World) {
     for (name, keys) in [store, certificate, encryption].into_iter().flatten() {
         let secret = Key::new(key.namespace.clone(), name.clone());
         shared.backups.secret_users.uses(secret.clone(), key);
-        match shared.caches.secrets.get(&secret) {
+        match look(shared, &secret).await? {
             Some(there) => {
                 let version = there.metadata.resource_version.as_deref().unwrap_or_default();
                 world.secrets += &format!("{name}@{version} ");
@@ -133,6 +134,7 @@ fn secrets(shared: &Shared, key: &Key, backup: &EtcdBackup, world: &mut World) {
             }
         }
     }
+    Ok(())
 }
 
 /// Asks the pod that streams changes how far it is. No answer is not worth a word: Kubernetes says when it does not run.

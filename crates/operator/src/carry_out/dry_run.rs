@@ -23,6 +23,7 @@ impl Hands<'_> {
     ) -> Result<(), Failure> {
         let (trusts, image) = (self.observed.trusts.as_ref(), &self.shared.config.agent_image);
         let pod = manifests::pod(self.cluster, self.intent, member, launch, version, tls, trusts, image);
+        let pod = self.shared.platform.adapt(&self.shared.client, pod).await?;
         let params = PostParams {
             dry_run: true,
             field_manager: Some(names::MANAGER.into()),

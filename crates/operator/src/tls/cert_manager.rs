@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
@@ -162,6 +162,7 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
     };
     let wishes = wishes(cluster, tls);
     let (certificates, kind) = api(shared, key);
+    let secrets: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
     let params = PostParams {
         field_manager: Some(names::MANAGER.into()),
         ..PostParams::default()
@@ -171,6 +172,11 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
         let spec = &wishes[&name];
         match certificate(&certificates, &name).await? {
             None => {
+                // cert-manager would overwrite whatever is there.
+                let secret = secrets.get_metadata_opt(&name).await?;
+                if secret.is_some_and(|secret| !is_of_certificate(&secret.metadata)) {
+                    return Err(Refused::Taken(name));
+                }
                 let mut wanted = DynamicObject::new(&name, &kind).data(json!({ "spec": spec }));
                 wanted.metadata.labels = Some(names::cluster_labels(cluster.name()));
                 wanted.metadata.owner_references = Some(vec![owner(cluster)]);
@@ -182,7 +188,7 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
                                 .into(),
                         ));
                     }
-                    other => drop(other?),
+                    other => prepare(&secrets, cluster, &other?).await?,
                 }
             }
             Some(there) if !is_owned(&there.metadata, cluster.metadata.uid.as_deref().unwrap_or_default()) => {
@@ -202,8 +208,50 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
     Ok(())
 }
 
-/// Lets the Secret that cert-manager wrote go with its Certificate, which goes with the cluster: by itself cert-manager leaves
-/// it behind. Not with the cluster itself: cert-manager would write it anew while its Certificate is still there.
+/// Whether this Secret is of the Certificate of its name: cert-manager notes that on each that it writes, and until then it has the
+/// Certificate as its owner.
+pub(super) fn is_of_certificate(secret: &ObjectMeta) -> bool {
+    let annotations = secret.annotations.as_ref();
+    let mut owners = secret.owner_references.iter().flatten();
+    annotations.and_then(|all| all.get("cert-manager.io/certificate-name")) == secret.name.as_ref()
+        || owners.any(|owner| owner.kind == "Certificate" && Some(&owner.name) == secret.name.as_ref())
+}
+
+/// The Certificate as an owner: the Secret that cert-manager writes goes with it, and it with the cluster. By itself cert-manager leaves
+/// the Secret behind. Not the cluster itself: cert-manager would write it anew while its Certificate is still there.
+fn owning(certificate: &DynamicObject) -> OwnerReference {
+    OwnerReference {
+        api_version: "cert-manager.io/v1".into(),
+        kind: "Certificate".into(),
+        uid: certificate.uid().unwrap_or_default(),
+        name: certificate.name_any(),
+        ..OwnerReference::default()
+    }
+}
+
+/// Makes the empty Secret that cert-manager fills: an owner can be given to a new object without a right to delete it, which the
+/// admission plugin OwnerReferencesPermissionEnforcement asks for otherwise. Where cert-manager was faster, see [`own`].
+async fn prepare(secrets: &Api<Secret>, cluster: &EtcdCluster, certificate: &DynamicObject) -> kube::Result<()> {
+    let empty = || k8s_openapi::ByteString(Vec::new());
+    let secret = Secret {
+        metadata: ObjectMeta {
+            name: Some(certificate.name_any()),
+            labels: Some(names::cluster_labels(cluster.name())),
+            owner_references: Some(vec![owning(certificate)]),
+            ..ObjectMeta::default()
+        },
+        type_: Some("kubernetes.io/tls".into()),
+        data: Some([("tls.crt".to_owned(), empty()), ("tls.key".to_owned(), empty())].into()),
+        ..Secret::default()
+    };
+    match secrets.create(&PostParams::default(), &secret).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Gives a Secret that cert-manager made before us its Certificate as the owner. Where that is not allowed, it stays when the
+/// Certificate goes, as cert-manager has it.
 pub(super) async fn own(shared: &Shared, key: &Key, secrets: &Api<Secret>, secret: &Secret) -> kube::Result<()> {
     let name = secret.name_any();
     if secret.metadata.owner_references.iter().flatten().next().is_some() {
@@ -213,18 +261,18 @@ pub(super) async fn own(shared: &Shared, key: &Key, secrets: &Api<Secret>, secre
         return Ok(());
     };
     let mut owned = secret.clone();
-    owned.metadata.owner_references = Some(vec![OwnerReference {
-        api_version: "cert-manager.io/v1".into(),
-        kind: "Certificate".into(),
-        uid: certificate.uid().unwrap_or_default(),
-        name: name.clone(),
-        ..OwnerReference::default()
-    }]);
+    owned.metadata.owner_references = Some(vec![owning(&certificate)]);
     let params = PostParams {
         field_manager: Some(names::MANAGER.into()),
         ..PostParams::default()
     };
-    secrets.replace(&name, &params, &owned).await.map(drop)
+    match secrets.replace(&name, &params, &owned).await {
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            tracing::debug!(secret = name, "its owner may not be set: {}", status.message);
+            Ok(())
+        }
+        other => other.map(drop),
+    }
 }
 
 fn is_as_wished(there: &Value, wished: &Value) -> bool {

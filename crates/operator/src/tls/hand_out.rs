@@ -18,11 +18,13 @@ use stateward_plan::etcd::{Authority, World, facts};
 use super::pem::{Bundle, bundle, file};
 use super::{
     Annotations, Content, Handed, ISSUED_BY, Kept, Origin, ROLES, ROTATED_AT, Role, authority_secret, cert_manager,
-    is_due_now, is_left_behind, sign,
+    is_due_now, own_authority, sign, vouches_for,
 };
 use crate::Shared;
 use crate::caches::Key;
+use crate::named::keep_what_is_used;
 use crate::observe::is_owned;
+use crate::secrets::{Whose, taken, whose};
 
 /// Why it was not done.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +35,9 @@ pub(crate) enum Refused {
     /// Something is missing or wrong, with what to do.
     #[error("{0}")]
     Words(String),
+    /// A Secret of somebody else's has the name of one of ours.
+    #[error("{}", taken(.0))]
+    Taken(String),
     /// Kubernetes refused or did not answer.
     #[error(transparent)]
     Kubernetes(#[from] kube::Error),
@@ -54,13 +59,20 @@ impl Mounted {
     }
 }
 
-/// A Secret that is not left behind by an earlier cluster; the name is free when that one is gone.
-async fn own(api: &Api<Secret>, cluster: &EtcdCluster, name: &str) -> kube::Result<Option<Secret>> {
-    let secret = api.get_opt(name).await?;
-    Ok(secret.filter(|secret| !is_left_behind(&secret.metadata, cluster)))
+/// A Secret that only Stateward writes. That of an earlier cluster is as good as gone; somebody else's is not touched.
+async fn own(api: &Api<Secret>, cluster: &EtcdCluster, name: &str) -> Result<Option<Secret>, Refused> {
+    let Some(secret) = api.get_opt(name).await? else {
+        return Ok(None);
+    };
+    let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
+    match whose(&secret.metadata, cluster.name(), uid) {
+        Whose::Ours => Ok(Some(secret)),
+        Whose::LeftBehind => Ok(None),
+        Whose::Theirs => Err(Refused::Taken(name.to_owned())),
+    }
 }
 
-async fn mounted(api: &Api<Secret>, cluster: &EtcdCluster) -> kube::Result<Vec<Mounted>> {
+async fn mounted(api: &Api<Secret>, cluster: &EtcdCluster) -> Result<Vec<Mounted>, Refused> {
     let names = tls_secrets(cluster);
     let mut all = Vec::new();
     for role in ROLES {
@@ -78,6 +90,7 @@ async fn origin(
     api: &Api<Secret>,
     cluster: &EtcdCluster,
     role: Role,
+    mounted: &[Mounted],
 ) -> Result<Option<Origin>, Refused> {
     if let Tls::Copied(secrets) = cluster.tls() {
         let mut all = Vec::new();
@@ -88,15 +101,39 @@ async fn origin(
         let found: Vec<_> = all.iter().map(|(kept, content)| (*kept, content.as_ref())).collect();
         return Origin::kept(&found).map(Some).map_err(Refused::Words);
     }
-    let Some(name) = authority_secret(cluster) else {
+    if matches!(cluster.tls(), Tls::CertManager(_)) {
         let name = cert_manager::source_secret(cluster, role);
         let secret = api.get_opt(&name).await?;
         if let Some(secret) = &secret {
+            if !cert_manager::is_of_certificate(&secret.metadata) {
+                return Err(Refused::Taken(name));
+            }
             cert_manager::own(shared, key, api, secret).await?;
         }
         return Ok(secret.and_then(|secret| Origin::written(&secret.data.unwrap_or_default())));
+    }
+    let own = signing(api, cluster, role).await?;
+    if role != Role::Peer || own.is_some() || mounted.iter().all(|one| one.there.is_none()) {
+        return Ok(own);
+    }
+    // One CA for members and clients, as in `Look::shared_with_clients`.
+    let of_clients = signing(api, cluster, Role::Server).await?;
+    let peer = mounted.iter().find(|one| one.role == Role::Peer);
+    let handed = peer.and_then(Mounted::handed);
+    Ok(of_clients.filter(|origin| handed.is_none_or(|handed| vouches_for(origin, &handed))))
+}
+
+/// The CA of a role, with `TLS.auto`.
+async fn signing(api: &Api<Secret>, cluster: &EtcdCluster, role: Role) -> Result<Option<Origin>, Refused> {
+    let Some(name) = authority_secret(cluster, role) else {
+        return Ok(None);
     };
-    let Some(secret) = own(api, cluster, &name).await? else {
+    let secret = if own_authority(cluster, role).is_some() {
+        own(api, cluster, &name).await?
+    } else {
+        api.get_opt(&name).await?
+    };
+    let Some(secret) = secret else {
         return Ok(None);
     };
     Origin::signing(&name, &secret.data.unwrap_or_default(), Timestamp::now())
@@ -122,10 +159,13 @@ pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster, nex
         }
     }
     for one in &mounted {
-        let origin = match origin(shared, key, &api, cluster, one.role).await? {
+        let side = one.role.side();
+        let mut same_side = mounted.iter().filter(|one| one.role.side() == side);
+        let begins = own_authority(cluster, one.role).is_some() && same_side.all(|one| one.there.is_none());
+        let origin = match origin(shared, key, &api, cluster, one.role, &mounted).await? {
             Some(origin) => origin,
-            None if sign::own_authority(cluster).is_some() && mounted.iter().all(|one| one.there.is_none()) => {
-                make_authority(shared, &api, cluster, None, now).await?
+            None if begins && !is_trusted(&pods(shared, key, cluster).await?, side) => {
+                make_authority(shared, &api, cluster, one.role, None, now).await?
             }
             None if one.there.is_some() => continue,
             None => return Err(Refused::Words(nothing_to_issue_from(cluster))),
@@ -167,7 +207,7 @@ pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster, nex
         let (certificate, private, mut annotations) = match (&origin, cluster.tls()) {
             (Origin::Sign { ca, key }, Tls::Auto(auto)) => {
                 let wanted = sign::wanted(cluster, auto, one.role);
-                let signed = sign::sign(&wanted, ca, key, now).map_err(|error| unfit(cluster, &error))?;
+                let signed = sign::sign(&wanted, ca, key, now).map_err(|error| unfit(cluster, one.role, &error))?;
                 (
                     signed.certificate.into_bytes(),
                     signed.key.into_bytes(),
@@ -243,7 +283,7 @@ fn mounted_secret(pod: &Pod, role: Role) -> Option<&str> {
 }
 
 pub(super) fn nothing_to_issue_from(cluster: &EtcdCluster) -> String {
-    match authority_secret(cluster) {
+    match authority_secret(cluster, Role::Server) {
         Some(name) => {
             format!("the Secret {name} with the certificate authority is not there: create it with tls.crt and tls.key")
         }
@@ -251,8 +291,8 @@ pub(super) fn nothing_to_issue_from(cluster: &EtcdCluster) -> String {
     }
 }
 
-fn unfit(cluster: &EtcdCluster, error: &rcgen::Error) -> Refused {
-    let name = authority_secret(cluster).unwrap_or_default();
+fn unfit(cluster: &EtcdCluster, role: Role, error: &rcgen::Error) -> Refused {
+    let name = authority_secret(cluster, role).unwrap_or_default();
     Refused::Words(format!("certificates cannot be signed with the Secret {name}: {error}"))
 }
 
@@ -263,6 +303,13 @@ async fn pods(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> kube::Result
     let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
     let pods = api.list(&ours).await?.items;
     Ok(pods.into_iter().filter(|pod| is_owned(&pod.metadata, uid)).collect())
+}
+
+/// Whether members were told whom to trust on a side: then an authority that nobody knows cannot begin there.
+fn is_trusted(pods: &[Pod], side: &str) -> bool {
+    let trusts = |pod: &Pod| facts::pod(pod).trusts.unwrap_or_default();
+    let mut all = pods.iter().flat_map(trusts);
+    all.any(|name| name.strip_prefix(side).is_some_and(|rest| rest.starts_with('/')))
 }
 
 /// A certificate of another authority is refused while a pod does not trust it.
@@ -311,7 +358,7 @@ pub(crate) async fn trust(
         }
         drops |= !one.role.authorities(handed.bundle.keys()).is_subset(authorities);
         let mut bundle = handed.bundle;
-        if let Some(origin) = origin(shared, key, &api, cluster, one.role).await? {
+        if let Some(origin) = origin(shared, key, &api, cluster, one.role, &mounted).await? {
             bundle.extend(origin.bundle());
         }
         let side = one.role.side();
@@ -352,44 +399,54 @@ pub(crate) async fn trust(
     Ok(())
 }
 
-/// A new authority in the place of our own; certificates stay as they are.
+/// New authorities in the place of our own that are due; certificates stay as they are. Members that shared the clients' get one of
+/// their own now.
 pub(crate) async fn renew_authority(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Result<(), Refused> {
-    let Some(name) = sign::own_authority(cluster) else {
-        return Ok(());
-    };
     let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
     let now = Timestamp::now();
-    let there = own(&api, cluster, &name).await?;
-    if let Some(there) = &there {
-        let made = there.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        if !sign::must_renew_authority(cluster, there.metadata.annotations.as_ref(), made, now) {
-            shared
-                .caches
-                .secrets
-                .put(there.metadata.clone().into_response_partial());
-            return Ok(());
+    for role in [Role::Peer, Role::Server] {
+        let Some(name) = own_authority(cluster, role) else {
+            continue;
+        };
+        let there = own(&api, cluster, &name).await?;
+        if let Some(there) = &there {
+            let made = there.metadata.creation_timestamp.as_ref().map(|time| time.0);
+            if !sign::must_renew_authority(cluster, there.metadata.annotations.as_ref(), made, now) {
+                put(shared, there.metadata.clone());
+                continue;
+            }
         }
+        make_authority(shared, &api, cluster, role, there, now).await?;
+        tracing::info!(cluster = %key, secret = name, "a new certificate authority was made");
     }
-    make_authority(shared, &api, cluster, there, now).await?;
-    tracing::info!(cluster = %key, "a new certificate authority was made");
     Ok(())
+}
+
+/// What was written or read is known at once.
+fn put(shared: &Shared, mut metadata: ObjectMeta) {
+    keep_what_is_used(&mut metadata);
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    let name = metadata.name.clone().unwrap_or_default();
+    shared.named.forget(&Key::new(namespace, name));
+    shared.caches.secrets.put(metadata.into_response_partial());
 }
 
 async fn make_authority(
     shared: &Shared,
     api: &Api<Secret>,
     cluster: &EtcdCluster,
+    role: Role,
     there: Option<Secret>,
     now: Timestamp,
 ) -> Result<Origin, Refused> {
-    let made = sign::make_authority(cluster, now).map_err(|error| unfit(cluster, &error))?;
+    let made = sign::make_authority(cluster, role, now).map_err(|error| unfit(cluster, role, &error))?;
     let text = |text: &String| ByteString(text.clone().into_bytes());
     let data = BTreeMap::from([
         ("tls.crt".to_owned(), text(&made.certificate)),
         ("tls.key".to_owned(), text(&made.key)),
         ("ca.crt".to_owned(), text(&made.certificate)),
     ]);
-    let name = authority_secret(cluster).unwrap_or_default();
+    let name = own_authority(cluster, role).unwrap_or_default();
     let mut secret = secret(cluster, &name, data, made.annotations);
     secret.type_ = Some("kubernetes.io/tls".into());
     let written = match there {
@@ -397,12 +454,13 @@ async fn make_authority(
         None => api.create(&PostParams::default(), &secret).await,
         Some(there) => {
             secret.metadata.resource_version = there.metadata.resource_version;
+            secret.metadata.uid = there.metadata.uid;
             secret.type_ = there.type_;
             api.replace(&name, &PostParams::default(), &secret).await
         }
     };
-    let written = written.map_err(conflict)?;
-    shared.caches.secrets.put(written.metadata.into_response_partial());
+    let written = written.map_err(|error| conflict(shared, &secret, error))?;
+    put(shared, written.metadata);
     Ok(Origin::Sign {
         ca: made.certificate,
         key: made.key,
@@ -458,19 +516,25 @@ async fn write(
                 .metadata
                 .resource_version
                 .clone_from(&there.metadata.resource_version);
+            secret.metadata.uid.clone_from(&there.metadata.uid);
             secret.type_.clone_from(&there.type_);
             api.replace(&one.name, &PostParams::default(), &secret).await
         }
     };
-    let written = written.map_err(conflict)?;
-    shared.caches.secrets.put(written.metadata.into_response_partial());
+    let written = written.map_err(|error| conflict(shared, &secret, error))?;
+    put(shared, written.metadata);
     Ok(())
 }
 
-/// Somebody was faster: the next round sees what they wrote.
-fn conflict(error: kube::Error) -> Refused {
+/// Somebody was faster, or has the name: the next round sees what they wrote.
+fn conflict(shared: &Shared, secret: &Secret, error: kube::Error) -> Refused {
     match error {
-        kube::Error::Api(status) if status.code == 409 => Refused::Guard(status.message),
+        kube::Error::Api(status) if status.code == 409 => {
+            let name = secret.metadata.name.clone().unwrap_or_default();
+            let namespace = secret.metadata.namespace.clone().unwrap_or_default();
+            shared.named.forget(&Key::new(namespace, name));
+            Refused::Guard(status.message)
+        }
         error => Refused::Kubernetes(error),
     }
 }

@@ -17,9 +17,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use stateward_api::EtcdCluster;
 use stateward_api::etcd_cluster::{StaticTls, Tls};
+use stateward_api::{EtcdCluster, names};
 use stateward_etcd::shown_certificate;
 use stateward_plan::etcd::manifests::{TlsSecrets, TrustFiles, fingerprint, tls_secrets};
 use stateward_plan::etcd::{Authority, Secrets, TlsStage, Trust, World};
@@ -30,7 +29,8 @@ use pem::{Bundle, bundle, certificate_name, file, first_end};
 
 use crate::Shared;
 use crate::caches::Key;
-use crate::secrets::{Found, SecretReader};
+use crate::named::look;
+use crate::secrets::{Found, Owned, SecretReader, taken};
 
 /// Annotation: the authorities that vouch for the certificate in this Secret.
 const ISSUED_BY: &str = "stateward.dev/issued-by";
@@ -240,16 +240,33 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// The Secret with the authority of `TLS.auto`.
-fn authority_secret(cluster: &EtcdCluster) -> Option<String> {
+/// The Secret with the CA that signs for a role with `TLS.auto`. Members have a CA of their own, so that no client's certificate lets
+/// its holder speak to them as one of them (ADR 19).
+fn authority_secret(cluster: &EtcdCluster, role: Role) -> Option<String> {
+    let Tls::Auto(auto) = cluster.tls() else {
+        return None;
+    };
+    Some(match (role, &auto.ca_secret) {
+        (Role::Peer, _) => names::peer_ca_secret(cluster.name()),
+        (Role::Server | Role::Client, Some(theirs)) => theirs.clone(),
+        (Role::Server | Role::Client, None) => names::ca_secret(cluster.name()),
+    })
+}
+
+/// The same where it is ours, and not the user's.
+fn own_authority(cluster: &EtcdCluster, role: Role) -> Option<String> {
     match cluster.tls() {
-        Tls::Auto(auto) => Some(
-            auto.ca_secret
-                .clone()
-                .unwrap_or_else(|| format!("{}-ca-tls", cluster.name())),
-        ),
-        _ => None,
+        Tls::Auto(auto) if role != Role::Peer && auto.ca_secret.is_some() => None,
+        _ => authority_secret(cluster, role),
     }
+}
+
+/// Why nothing can be issued.
+enum Hindrance {
+    /// In words.
+    Words(String),
+    /// A Secret of somebody else's has this name, which is one of those that are made for the cluster.
+    Taken(String),
 }
 
 /// What was found out in a round.
@@ -294,14 +311,6 @@ fn first(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> 
     one.into_iter().chain(other).min()
 }
 
-/// What an earlier cluster object of the same name left behind goes with that object: whoever relied on it would be left
-/// with certificates of an authority that is gone.
-fn is_left_behind(meta: &ObjectMeta, cluster: &EtcdCluster) -> bool {
-    let uid = cluster.metadata.uid.as_deref();
-    let mut owners = meta.owner_references.iter().flatten();
-    owners.any(|owner| owner.kind == "EtcdCluster" && owner.name == cluster.name() && Some(owner.uid.as_str()) != uid)
-}
-
 /// One look at the Secrets of a cluster.
 struct Look<'a> {
     reader: &'a mut SecretReader,
@@ -316,17 +325,15 @@ impl Look<'_> {
         self.reader.find(self.shared, self.key, secret).await
     }
 
-    /// A Secret that is not left behind by an earlier cluster.
-    async fn find_own(&mut self, secret: &str) -> kube::Result<Option<Found>> {
-        let seen = self
-            .shared
-            .caches
-            .secrets
-            .get(&Key::new(self.key.namespace.clone(), secret));
-        if seen.is_some_and(|seen| is_left_behind(&seen.metadata, self.cluster)) {
-            return Ok(None);
-        }
-        self.find(secret).await
+    /// Something is wrong with this Secret: it is looked at again soon.
+    fn hurry(&self, secret: &str) {
+        self.shared.named.hurry(&Key::new(self.key.namespace.clone(), secret));
+    }
+
+    /// A Secret that only Stateward writes.
+    async fn find_own(&mut self, secret: &str) -> kube::Result<Owned<Found>> {
+        let uid = self.cluster.metadata.uid.as_deref().unwrap_or_default();
+        self.reader.find_own(self.shared, self.key, uid, secret).await
     }
 
     async fn at_static(&mut self) -> kube::Result<Judged> {
@@ -339,6 +346,7 @@ impl Look<'_> {
             let found = self.find(&name).await?;
             let content = found.as_ref().map(|found| found.content.as_ref());
             if let Some(what) = (Kept { role, name: &name }).problem(content) {
+                self.hurry(&name);
                 return Ok(Judged {
                     secrets: Secrets::Missing(what),
                     ..Judged::default()
@@ -375,23 +383,33 @@ impl Look<'_> {
         };
         let overlap = Duration::from_secs(u64::try_from(overlap_seconds(cluster)).unwrap_or(0));
         let (mut due, mut absent, mut awaited, mut trouble) = (false, false, None, None);
+        // Members' certificates of a CA that is gone, or that was the clients' as well and is replaced.
+        let mut adrift = false;
         let mut handed: BTreeMap<&str, Handed> = BTreeMap::new();
         for role in ROLES {
             let Some(name) = role.secret(&names) else { continue };
             let origin = match self.origin(role).await? {
-                Ok(origin) => origin,
-                Err(words) => {
+                Ok(origin) => {
+                    adrift |= role == Role::Peer && origin.is_none() && matches!(cluster.tls(), Tls::Auto(_));
+                    origin
+                }
+                Err(Hindrance::Taken(secret)) => return Ok(Judged::taken(&secret)),
+                Err(Hindrance::Words(words)) => {
                     trouble = Some(words);
                     None
                 }
             };
             let sources: Option<BTreeSet<String>> = origin.as_ref().map(|origin| origin.bundle().into_keys().collect());
-            let Some(found) = self.find_own(&name).await? else {
-                (due, absent) = (true, true);
-                if origin.is_none() && matches!(cluster.tls(), Tls::CertManager(_)) {
-                    awaited = awaited.or(Some(role));
+            let found = match self.find_own(&name).await? {
+                Owned::Ours(found) => found,
+                Owned::Theirs => return Ok(Judged::taken(&name)),
+                Owned::Free => {
+                    (due, absent) = (true, true);
+                    if origin.is_none() && matches!(cluster.tls(), Tls::CertManager(_)) {
+                        awaited = awaited.or(Some(role));
+                    }
+                    continue;
                 }
-                continue;
             };
             let one = Handed::of(role, &found.content, found.annotations.as_ref());
             trust
@@ -423,7 +441,7 @@ impl Look<'_> {
             trust.uneven = !server.bundle.keys().eq(client.bundle.keys());
             trust.bundle = Role::Peer.authorities(peer.bundle.keys());
             trust.bundle.extend(Role::Server.authorities(clients.keys()));
-            trust.renew = sign::authority_is_due(shared, key, cluster, now);
+            trust.renew = adrift || sign::authority_is_due(shared, key, cluster, now).await?;
             let files = TrustFiles {
                 authorities: trust.bundle.clone(),
                 peer: Some(file(&peer.bundle)),
@@ -452,7 +470,7 @@ impl Look<'_> {
     }
 
     /// Where the certificate of a role comes from, as the caches have it. The error says what is wrong with an authority that the user keeps.
-    async fn origin(&mut self, role: Role) -> kube::Result<Result<Option<Origin>, String>> {
+    async fn origin(&mut self, role: Role) -> kube::Result<Result<Option<Origin>, Hindrance>> {
         let cluster = self.cluster;
         if let Tls::Copied(secrets) = cluster.tls() {
             let mut all = Vec::new();
@@ -463,18 +481,83 @@ impl Look<'_> {
                 .iter()
                 .map(|(kept, found)| (*kept, found.as_ref().map(|found| found.content.as_ref())))
                 .collect();
-            return Ok(Origin::kept(&found).map(Some));
+            let origin = Origin::kept(&found);
+            if origin.is_err() {
+                for kept in Kept::of(secrets, role) {
+                    self.hurry(kept.name);
+                }
+            }
+            return Ok(origin.map(Some).map_err(Hindrance::Words));
         }
-        let Some(name) = authority_secret(cluster) else {
-            let found = self.find(&cert_manager::source_secret(cluster, role)).await?;
+        if matches!(cluster.tls(), Tls::CertManager(_)) {
+            let name = cert_manager::source_secret(cluster, role);
+            let seen = look(self.shared, &Key::new(self.key.namespace.clone(), &name)).await?;
+            if seen.is_some_and(|seen| !cert_manager::is_of_certificate(&seen.metadata)) {
+                return Ok(Err(Hindrance::Taken(name)));
+            }
+            let found = self.find(&name).await?;
             return Ok(Ok(found.and_then(|found| Origin::written(&found.content))));
-        };
-        Ok(match self.find_own(&name).await? {
-            Some(found) => Origin::signing(&name, &found.content, self.now).map(Some),
-            None if sign::own_authority(cluster).is_some() => Ok(None), // it is made anew
-            None => Err(hand_out::nothing_to_issue_from(cluster)),
-        })
+        }
+        match (role, self.signing(role).await?) {
+            (Role::Peer, Ok(None)) if self.has_handed_out().await? => self.shared_with_clients().await,
+            (_, origin) => Ok(origin),
+        }
     }
+
+    /// The CA of a role, with `TLS.auto`.
+    async fn signing(&mut self, role: Role) -> kube::Result<Result<Option<Origin>, Hindrance>> {
+        let cluster = self.cluster;
+        let Some(name) = authority_secret(cluster, role) else {
+            return Ok(Ok(None));
+        };
+        let found = if own_authority(cluster, role).is_some() {
+            match self.find_own(&name).await? {
+                Owned::Ours(found) => found,
+                Owned::Free => return Ok(Ok(None)), // it is made anew
+                Owned::Theirs => return Ok(Err(Hindrance::Taken(name))),
+            }
+        } else {
+            match self.find(&name).await? {
+                Some(found) => found,
+                None => return Ok(Err(Hindrance::Words(hand_out::nothing_to_issue_from(cluster)))),
+            }
+        };
+        let origin = Origin::signing(&name, &found.content, self.now);
+        if origin.is_err() {
+            self.hurry(&name);
+        }
+        Ok(origin.map(Some).map_err(Hindrance::Words))
+    }
+
+    /// Whether a Secret that members mount is there.
+    async fn has_handed_out(&mut self) -> kube::Result<bool> {
+        for name in names::tls_secrets(self.cluster.name()) {
+            if matches!(self.find_own(&name).await?, Owned::Ours(_)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A cluster of an earlier version has one CA for members and clients, and keeps it: another one takes restarts, and those come with
+    /// the next rotation. When the one CA was replaced, members stay with their certificates until they get a CA of their own.
+    async fn shared_with_clients(&mut self) -> kube::Result<Result<Option<Origin>, Hindrance>> {
+        let origin = match self.signing(Role::Server).await? {
+            Ok(Some(origin)) => origin,
+            other => return Ok(other),
+        };
+        let [peer, ..] = names::tls_secrets(self.cluster.name());
+        let handed = match self.find_own(&peer).await? {
+            Owned::Ours(found) => Handed::of(Role::Peer, &found.content, found.annotations.as_ref()),
+            Owned::Free | Owned::Theirs => return Ok(Ok(Some(origin))),
+        };
+        Ok(Ok(vouches_for(&origin, &handed).then_some(origin)))
+    }
+}
+
+/// Whether a certificate comes from there.
+fn vouches_for(origin: &Origin, handed: &Handed) -> bool {
+    origin.bundle().keys().eq(handed.issued.iter())
 }
 
 /// Whether a certificate that is there is to be handed out anew, by the same authority.
@@ -504,6 +587,13 @@ fn overlap_seconds(cluster: &EtcdCluster) -> i64 {
 }
 
 impl Judged {
+    fn taken(secret: &str) -> Self {
+        Self {
+            secrets: Secrets::Taken(taken(secret)),
+            ..Self::default()
+        }
+    }
+
     /// Whether members show the certificates that the Secrets have now. They are asked only before an authority is
     /// dropped: whoever still showed one of its certificates could not be verified any more.
     pub(crate) async fn look_at_members(&self, world: &World) -> bool {

@@ -10,12 +10,13 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PublicKeyData, SanType,
 };
-use stateward_api::etcd_cluster::{AutoTls, Tls};
+use stateward_api::etcd_cluster::AutoTls;
 use stateward_api::{EtcdCluster, names};
 
-use super::{Annotations, ROTATE, Role, authority_secret};
+use super::{Annotations, ROTATE, Role, own_authority};
 use crate::Shared;
 use crate::caches::Key;
+use crate::named::look;
 
 /// Annotation: from then on it is to be renewed.
 const RENEW_AFTER: &str = "stateward.dev/renew-after";
@@ -83,26 +84,31 @@ fn is_past(time: &str, now: Timestamp) -> bool {
     time.parse::<Timestamp>().map_or(true, |time| now >= time)
 }
 
-/// Whether our own authority is to be replaced: it nears its end, a person asked for it, or it is gone.
-pub(super) fn authority_is_due(shared: &Shared, key: &Key, cluster: &EtcdCluster, now: Timestamp) -> bool {
-    let Some(name) = own_authority(cluster) else {
-        return false;
-    };
-    match shared.caches.secrets.get(&Key::new(key.namespace.clone(), name)) {
-        Some(seen) => {
-            let made = seen.metadata.creation_timestamp.as_ref().map(|time| time.0);
-            must_renew_authority(cluster, seen.metadata.annotations.as_ref(), made, now)
+/// Whether a CA of our own is to be replaced: it nears its end, a person asked for it, or it is gone. That of members may be missing:
+/// see `Look::shared_with_clients`.
+pub(super) async fn authority_is_due(
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+    now: Timestamp,
+) -> kube::Result<bool> {
+    for role in [Role::Peer, Role::Server] {
+        let Some(name) = own_authority(cluster, role) else {
+            continue;
+        };
+        let seen = look(shared, &Key::new(key.namespace.clone(), name)).await?;
+        let due = match seen {
+            Some(seen) => {
+                let made = seen.metadata.creation_timestamp.as_ref().map(|time| time.0);
+                must_renew_authority(cluster, seen.metadata.annotations.as_ref(), made, now)
+            }
+            None => role != Role::Peer,
+        };
+        if due {
+            return Ok(true);
         }
-        None => true,
     }
-}
-
-/// The Secret of the authority, where it is ours.
-pub(super) fn own_authority(cluster: &EtcdCluster) -> Option<String> {
-    match cluster.tls() {
-        Tls::Auto(auto) if auto.ca_secret.is_none() => authority_secret(cluster),
-        _ => None,
-    }
+    Ok(false)
 }
 
 pub(super) fn must_renew_authority(
@@ -125,13 +131,14 @@ fn rotation_asked(cluster: &EtcdCluster) -> Option<&String> {
     cluster.metadata.annotations.as_ref()?.get(ROTATE)
 }
 
-/// A new authority.
-pub(super) fn make_authority(cluster: &EtcdCluster, now: Timestamp) -> Result<Signed, rcgen::Error> {
+/// A new authority for a role.
+pub(super) fn make_authority(cluster: &EtcdCluster, role: Role, now: Timestamp) -> Result<Signed, rcgen::Error> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.distinguished_name = common_name(&format!("{} CA {}", cluster.name(), now.as_second()));
+    let what = if role == Role::Peer { "peer CA" } else { "CA" };
+    params.distinguished_name = common_name(&format!("{} {what} {}", cluster.name(), now.as_second()));
     live(&mut params, now, AUTHORITY_DAYS);
     let mut annotations = BTreeMap::from([renew_after(now, AUTHORITY_DAYS)]);
     annotations.extend(rotation_asked(cluster).map(|asked| (ROTATE.to_owned(), asked.clone())));
@@ -230,6 +237,8 @@ fn live(params: &mut CertificateParams, now: Timestamp, days: i64) {
 
 #[cfg(test)]
 mod tests {
+    use stateward_api::etcd_cluster::Tls;
+
     use super::*;
 
     fn cluster(annotations: serde_json::Value) -> EtcdCluster {
@@ -246,14 +255,14 @@ mod tests {
         let quiet = cluster(serde_json::json!({}));
         let asking = cluster(serde_json::json!({ROTATE: "today"}));
         let now = Timestamp::UNIX_EPOCH;
-        let signed = make_authority(&quiet, now).expect("an authority");
+        let signed = make_authority(&quiet, Role::Server, now).expect("an authority");
         let at = |days: i64| now.checked_add((days * 24).hours()).expect("a time");
         let due =
             |cluster, signed: &Signed, days| must_renew_authority(cluster, Some(&signed.annotations), None, at(days));
         assert!(!due(&quiet, &signed, 0) && !due(&quiet, &signed, 2400));
         assert!(due(&quiet, &signed, 2500), "a third of its life is left");
         assert!(due(&asking, &signed, 0));
-        let followed = make_authority(&asking, now).expect("an authority");
+        let followed = make_authority(&asking, Role::Server, now).expect("an authority");
         assert!(!due(&asking, &followed, 0) && !due(&quiet, &followed, 0));
         // One of an earlier version says nothing of itself.
         assert!(!must_renew_authority(&quiet, None, Some(now), at(2000)));
@@ -264,7 +273,10 @@ mod tests {
     fn an_authority_is_unfit_with_the_key_of_another_or_after_its_end() {
         let cluster = cluster(serde_json::json!({}));
         let now = Timestamp::UNIX_EPOCH;
-        let (one, other) = (make_authority(&cluster, now), make_authority(&cluster, now));
+        let (one, other) = (
+            make_authority(&cluster, Role::Server, now),
+            make_authority(&cluster, Role::Server, now),
+        );
         let (one, other) = (one.expect("an authority"), other.expect("an authority"));
         let why = |ca: &str, key: &str, now| unfit(ca, key, now).unwrap_or_default();
         assert_eq!(why(&one.certificate, &one.key, now), "");
@@ -283,7 +295,7 @@ mod tests {
         let cluster = cluster(serde_json::json!({}));
         let Tls::Auto(auto) = cluster.tls() else { panic!() };
         let now = Timestamp::UNIX_EPOCH;
-        let authority = make_authority(&cluster, now).expect("an authority");
+        let authority = make_authority(&cluster, Role::Server, now).expect("an authority");
         let later = now.checked_add((3000_i64 * 24).hours()).expect("a time");
         let wanted = wanted(&cluster, auto, Role::Server);
         let signed = sign(&wanted, &authority.certificate, &authority.key, later).expect("a certificate");

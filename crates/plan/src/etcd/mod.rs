@@ -254,6 +254,10 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
     if let Secrets::Missing(what) = &view.world.secrets {
         return Step::new(Work::Stuck, "SecretMissing", what.clone()).wake(LATER);
     }
+    if let Secrets::Taken(what) = &view.world.secrets {
+        // A pod that is made now would mount it. Whoever looks at it tells when it is gone.
+        return Step::new(Work::Stuck, "NameTaken", what.clone());
+    }
     if let Some(step) = hibernate::hibernate(view, record) {
         return step;
     }

@@ -217,10 +217,9 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
     Report {
         generation: view.intent.generation,
         phase: if stuck.is_some_and(|doing| {
-            matches!(
-                doing.reason,
-                "RecordMissing" | "OldClaimsPresent" | "NameTaken" | "CannotHibernate"
-            )
+            // A name that is taken while the cluster runs does not end it.
+            matches!(doing.reason, "RecordMissing" | "OldClaimsPresent" | "CannotHibernate")
+                || (doing.reason == "NameTaken" && !began)
         }) {
             "Failed"
         } else if began {

@@ -165,3 +165,36 @@ pub(super) fn estranged(view: &View<'_>) -> Option<Step> {
         ),
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Bootstrapped, ClusterId, Record, Secrets, plan};
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_taken_stops_all_steps_and_not_the_cluster() {
+        let cluster = serde_json::json!({"metadata": {"name": "c", "namespace": "n", "uid": "u"},
+            "spec": {"size": 3, "TLS": {"auto": {}}}});
+        let cluster: stateward_api::EtcdCluster = serde_json::from_value(cluster).unwrap();
+        let intent = Intent::of(&cluster, false).unwrap();
+        let world = World {
+            secrets: Secrets::Taken("the Secret c-server-tls exists".into()),
+            fresh_names: vec!["c-abcdefghij".into()],
+            ..World::default()
+        };
+        let mut record = Record::default();
+        for phase in ["Failed", "Running"] {
+            let plan = plan(&intent, &record, &world, jiff::Timestamp::UNIX_EPOCH);
+            assert_eq!(plan.effects, []);
+            assert_eq!(plan.report.phase, phase);
+            let degraded = &plan.report.degraded;
+            assert!(degraded.holds && degraded.reason == "NameTaken", "{degraded:?}");
+            assert!(degraded.message.contains("c-server-tls"));
+            record.bootstrap = Some(Bootstrapped {
+                token: "t".into(),
+                first: vec!["c-abcdefghij".into()],
+                cluster: Some(ClusterId(7)),
+            });
+        }
+    }
+}

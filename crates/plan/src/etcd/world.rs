@@ -176,6 +176,8 @@ pub enum Secrets {
     },
     /// Named in the spec and not there, or without a key they need.
     Missing(String),
+    /// A Secret that is not this cluster's has the name of one that is made for it.
+    Taken(String),
     /// To be written by cert-manager.
     Awaited {
         /// What is waited for.

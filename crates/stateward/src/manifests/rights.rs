@@ -26,6 +26,9 @@ pub(crate) fn in_namespaces() -> Vec<Value> {
             &["get", "list", "watch", "create"],
         ),
         rule("etcd.database.coreos.com", &["etcdrestores/status"], &["update"]),
+        // What is made for a cluster names it as its owner with blockOwnerDeletion, so that a foreground deletion waits for it. Where the
+        // admission plugin OwnerReferencesPermissionEnforcement is on, as in OpenShift, that takes this right.
+        rule("etcd.database.coreos.com", &["etcdclusters/finalizers"], &["update"]),
         rule(
             "",
             &["pods", "persistentvolumeclaims"],

@@ -14,7 +14,7 @@ pub use budget::budget;
 pub use claim::claim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 pub(crate) use pod::restricted;
-pub use pod::{TlsSecrets, TrustFiles, pod, relabel, tls_secrets};
+pub use pod::{TlsSecrets, TrustFiles, leave_user_ids_out, pod, relabel, tls_secrets};
 pub use service::{client_service, peer_service};
 use sha2::{Digest, Sha256};
 use stateward_api::{EtcdCluster, GROUP, VERSION, names};

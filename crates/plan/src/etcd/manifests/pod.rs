@@ -497,3 +497,56 @@ pub(crate) fn restricted() -> PodSecurityContext {
         ..PodSecurityContext::default()
     }
 }
+
+/// Leaves the choice of users and groups to Kubernetes, where it gives each namespace its own (OpenShift). What the user chose stays.
+/// It is no part of the template's hash: a pod that runs is as good as one without.
+pub fn leave_user_ids_out(pod: &mut Pod) {
+    let Some(spec) = &mut pod.spec else { return };
+    if let Some(context) = spec
+        .security_context
+        .as_mut()
+        .filter(|context| **context == restricted())
+    {
+        context.run_as_user = None;
+        context.run_as_group = None;
+        context.fs_group = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod_with(context: PodSecurityContext) -> Pod {
+        Pod {
+            spec: Some(PodSpec {
+                security_context: Some(context),
+                ..PodSpec::default()
+            }),
+            ..Pod::default()
+        }
+    }
+
+    fn ids(pod: &Pod) -> [Option<i64>; 3] {
+        let context = pod.spec.as_ref().and_then(|spec| spec.security_context.clone());
+        let context = context.unwrap_or_default();
+        [context.run_as_user, context.run_as_group, context.fs_group]
+    }
+
+    #[test]
+    fn user_ids_are_left_out_unless_the_user_chose_them() {
+        let mut ours = pod_with(restricted());
+        assert_eq!(ids(&ours), [Some(NOBODY); 3]);
+        leave_user_ids_out(&mut ours);
+        assert_eq!(ids(&ours), [None; 3]);
+        let context = ours.spec.and_then(|spec| spec.security_context).unwrap_or_default();
+        assert_eq!(context.run_as_non_root, Some(true), "the rest of the standard stays");
+        let theirs = PodSecurityContext {
+            run_as_user: Some(9000),
+            ..restricted()
+        };
+        let mut theirs = pod_with(theirs);
+        leave_user_ids_out(&mut theirs);
+        assert_eq!(ids(&theirs)[0], Some(9000));
+    }
+}
