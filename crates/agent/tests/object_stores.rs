@@ -54,7 +54,7 @@ async fn round_trip(ground: &Ground, program: &Program, etcd: &Etcd, keys: i64) 
     assert_eq!(one.record.keys, Some(keys));
     let periodic = BackupTask {
         periodic: true,
-        max_backups: Some(1),
+        retention: keep(1),
         ..BackupTask::default()
     };
     let first = ground.back_up(etcd, periodic.clone()).await;
@@ -81,6 +81,7 @@ async fn round_trip(ground: &Ground, program: &Program, etcd: &Etcd, keys: i64) 
         place: ground.place(),
         locations: vec![one.record.location],
         all_of_path: true,
+        ..DeleteTask::default()
     });
     assert_eq!(ground.run(delete).await, Outcome::Deleted);
     assert_eq!(

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, Pod, PodSpec, ResourceRequirements,
+    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, LocalObjectReference, Pod, PodSpec, ResourceRequirements,
     SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -54,6 +54,8 @@ pub struct AgentPod<'a> {
     pub encryption: Option<&'a Encryption>,
     /// The user's service account, for workload identity.
     pub service_account: Option<&'a str>,
+    /// The Secrets to pull its images with.
+    pub image_pull_secrets: Vec<LocalObjectReference>,
     /// Seconds after which Kubernetes ends it.
     pub deadline: Option<i64>,
     /// It works until it is stopped, and Kubernetes starts it again when it ends.
@@ -133,6 +135,7 @@ impl AgentPod<'_> {
             termination_grace_period_seconds: Some(10),
             automount_service_account_token: Some(self.service_account.is_some()),
             service_account_name: self.service_account.map(str::to_owned),
+            image_pull_secrets: (!self.image_pull_secrets.is_empty()).then_some(self.image_pull_secrets),
             enable_service_links: Some(false),
             security_context: Some(restricted()),
             ..PodSpec::default()

@@ -12,7 +12,7 @@ use stateward_api::EtcdBackup;
 use stateward_api::agent::{PROGRESS_PORT, Progress};
 use stateward_api::store::Store;
 use stateward_plan::agent::{Agent, State};
-use stateward_plan::backup::{ClusterSource, Source, World};
+use stateward_plan::backup::{ClusterSource, Sharer, Source, World, sharer};
 
 use crate::Shared;
 use crate::caches::{Key, owner_key};
@@ -41,6 +41,7 @@ pub(super) async fn observe(
     let mut world = World {
         image: shared.config.agent_image.clone(),
         source: source(shared, key, backup),
+        sharer: other_of_path(shared, key, backup),
         ..World::default()
     };
     for pod in shared
@@ -77,6 +78,16 @@ pub(super) async fn observe(
         world.progress = progress(&address).await;
     }
     Ok(world)
+}
+
+/// Another EtcdBackup that writes periodic backups to the same place.
+fn other_of_path(shared: &Shared, key: &Key, backup: &EtcdBackup) -> Option<Sharer> {
+    let all = shared.caches.backups.all();
+    let found = sharer(backup, all.iter().map(AsRef::as_ref))?;
+    if let Some((namespace, name)) = found.name.split_once('/') {
+        shared.backups.path_users.uses(Key::new(namespace, name), key);
+    }
+    Some(found)
 }
 
 fn source(shared: &Shared, key: &Key, backup: &EtcdBackup) -> Source {

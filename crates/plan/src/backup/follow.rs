@@ -22,7 +22,7 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
             _ => Step::default(),
         };
     }
-    let Some(newest) = status.backups.first() else {
+    let Some(newest) = status.backups.iter().find(|record| record.verified.is_some()) else {
         return Step::default(); // changes are worth nothing without a snapshot to start from
     };
     let snapshot = RestorablePoint {
@@ -35,7 +35,9 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
         said.and_then(|said| said.latest.clone()),
         status.latest_restorable.clone(),
     ];
-    status.latest_restorable = latest.into_iter().flatten().max_by_key(|point| point.revision);
+    // While nothing is written the revision stays and the time moves on.
+    let further = |point: &RestorablePoint| (point.revision, point.time.as_ref().map(|time| time.0));
+    status.latest_restorable = latest.into_iter().flatten().max_by_key(further);
     let Some(agent) = agent else {
         let can_start = match &view.world.source {
             Source::Endpoints => true,

@@ -13,6 +13,7 @@ mod point;
 mod refuse;
 mod report;
 mod schedule;
+mod shared;
 mod verify;
 mod world;
 
@@ -29,6 +30,8 @@ use stateward_api::{EtcdBackup, names};
 pub use effect::Effect;
 pub use outcome::RECORDS;
 pub use point::point;
+pub use shared::{Sharer, share, sharer};
+pub(crate) use world::image_pull_secrets;
 pub use world::{ClusterSource, Source, World};
 
 use crate::agent::Agent;
@@ -192,7 +195,9 @@ pub fn plan(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
     let step = if backup.metadata.deletion_timestamp.is_some() {
         deletion::delete(&view, &mut status)
     } else if let Some(problem) = refuse::problem(backup) {
-        refuse::refuse(&mut status, &problem)
+        refuse::refuse(&mut status, "InvalidSpec", &problem)
+    } else if let Some(step) = shared::refuse(&view, &mut status) {
+        step
     } else {
         finalizers(&view)
             .and(attempt::attempt(&view, &mut status))

@@ -12,6 +12,7 @@ use stateward_api::{GROUP, VERSION, names};
 
 use super::{Effect, Step, TOO_NEW, View, fail, tell, too_new};
 use crate::agent::{Agent, AgentPod, State};
+use crate::backup::image_pull_secrets;
 use crate::etcd::manifests::hash;
 
 /// The first wait after a failure, and the longest.
@@ -245,6 +246,7 @@ fn pod(view: &View<'_>, name: &str, chosen: &Chosen<'_>) -> Option<Pod> {
         client_tls: None,
         encryption: chosen.encryption,
         service_account: chosen.service_account,
+        image_pull_secrets: view.world.cluster.map(image_pull_secrets).unwrap_or_default(),
         deadline: Some(LAST_RESORT),
         keeps_running: false,
     };

@@ -246,6 +246,7 @@ impl Sim<'_> {
                 service: "http://c-client.n.svc:2379".into(),
                 client_secret: None,
                 repository: "etcd".into(),
+                ..ClusterSource::default()
             })),
             ..World::default()
         };

@@ -431,6 +431,7 @@ fn end(pod: &Pod, end: End, now: i64, truth: &mut Truth) -> State {
                 verified: Verify::Restore,
                 keys: 1,
                 key_hash: "00".into(),
+                ..Proven::default()
             })
         }
         (End::Good, Some(_)) => {
