@@ -72,7 +72,13 @@ mod tests {
     #[test]
     fn a_quiet_time_is_one_pair() {
         let mut all = Vec::new();
-        for read in [pair(5, 11, 10), pair(5, 21, 20), pair(7, 31, 30), pair(7, 41, 40), pair(6, 51, 50)] {
+        for read in [
+            pair(5, 11, 10),
+            pair(5, 21, 20),
+            pair(7, 31, 30),
+            pair(7, 41, 40),
+            pair(6, 51, 50),
+        ] {
             add(&mut all, read);
         }
         assert_eq!(all, [pair(5, 11, 20), pair(7, 31, 40)]);
@@ -97,7 +103,10 @@ mod tests {
         let certified = [pair(5, 1_001, 9_000), pair(50, 309_001, 309_000)];
         // then the time shortly after the last read is known well enough, the middle is not, and the end is
         assert_eq!(revision_at(&certified, 5, (20_000, 20_000)), Answer::Revision(5));
-        assert_eq!(revision_at(&certified, 5, (200_000, 200_000)), Answer::Between(9_000, 309_000));
+        assert_eq!(
+            revision_at(&certified, 5, (200_000, 200_000)),
+            Answer::Between(9_000, 309_000)
+        );
         assert_eq!(revision_at(&certified, 5, (309_000, 309_999)), Answer::Revision(50));
         assert_eq!(revision_at(&[], 5, (1, 1)), Answer::OnlyTo(i64::MIN));
     }

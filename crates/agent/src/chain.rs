@@ -182,14 +182,18 @@ async fn at_time(
     let behind = chain.partition_point(|segment| segment.time.as_millisecond() <= end);
     let before = behind.checked_sub(1).and_then(|last| chain.get(last));
     let whole = before.map_or(snapshot, |segment| segment.last);
-    let reached = reached(opening).await.filter(|reached| reached.revision <= chain.last().map_or(snapshot, |last| last.last));
+    let reached = reached(opening)
+        .await
+        .filter(|reached| reached.revision <= chain.last().map_or(snapshot, |last| last.last));
     let around = around(opening, chain, behind, end).await?;
     let arrived = around.arrived.unwrap_or(whole);
     let mut certified = around.certified;
     certified.extend(reached.and_then(|reached| reached.certified()));
     if around.is_old || certified.is_empty() {
         let known = before.map(|segment| segment.time.as_millisecond());
-        let reached = reached.filter(|reached| reached.revision <= whole).map(|reached| reached.millis);
+        let reached = reached
+            .filter(|reached| reached.revision <= whole)
+            .map(|reached| reached.millis);
         let known = known.max(reached).filter(|_| chain.get(behind).is_none());
         return match known {
             Some(known) if known < asked => Err(leads_only_to(known)),
@@ -201,7 +205,8 @@ async fn at_time(
         Answer::Revision(revision) => Ok(Some(revision)),
         Answer::OnlyTo(known) => Err(leads_only_to(known)),
         Answer::Between(before, behind) => {
-            let words = |millis| Timestamp::from_millisecond(millis).map_or("the snapshot".to_owned(), |time| time.to_string());
+            let words =
+                |millis| Timestamp::from_millisecond(millis).map_or("the snapshot".to_owned(), |time| time.to_string());
             let message = format!(
                 "the member that was streamed from was cut off at that time, and what happened between {} and {} cannot be told apart: choose one of them, or a revision",
                 words(before),
@@ -346,13 +351,24 @@ mod tests {
             claim: claim.path().to_owned(),
             ..Folders::default()
         };
-        let opening = stored(&folders, &[(&[(5, 100), (6, 900)], &[], false), (&[(7, 5_100), (8, 5_900)], &[], false)]).await;
+        let opening = stored(
+            &folders,
+            &[
+                (&[(5, 100), (6, 900)], &[], false),
+                (&[(7, 5_100), (8, 5_900)], &[], false),
+            ],
+        )
+        .await;
         assert_eq!(at(&opening, 500).await, Ok(5));
         assert_eq!(at(&opening, 2_500).await, Ok(6));
         assert_eq!(at(&opening, 5_899).await, Ok(7));
         assert!(at(&opening, 9_500).await.expect_err("not yet").contains("lead only to"));
         let reached = bytes::Bytes::from(format!("{{\"revision\":8,\"millis\":{}}}", START + 10_000));
-        opening.store.put_small(&names::reached("k"), reached).await.expect("written");
+        opening
+            .store
+            .put_small(&names::reached("k"), reached)
+            .await
+            .expect("written");
         assert_eq!(at(&opening, 9_500).await, Ok(8));
     }
 
@@ -372,9 +388,21 @@ mod tests {
         let opening = stored(
             &folders,
             &[
-                (&[(5, 1_100), (6, 1_200)], &[pair(4, 100, 1_000), pair(6, 2_002, 2_000)], true),
-                (&[(7, 4_100), (8, 4_200)], &[pair(6, 2_002, 2_000), pair(7, 2_501, 2_500), pair(8, 5_001, 9_000)], true),
-                (&[(9, 310_100)], &[pair(8, 5_001, 9_000), pair(9, 310_502, 310_501)], true),
+                (
+                    &[(5, 1_100), (6, 1_200)],
+                    &[pair(4, 100, 1_000), pair(6, 2_002, 2_000)],
+                    true,
+                ),
+                (
+                    &[(7, 4_100), (8, 4_200)],
+                    &[pair(6, 2_002, 2_000), pair(7, 2_501, 2_500), pair(8, 5_001, 9_000)],
+                    true,
+                ),
+                (
+                    &[(9, 310_100)],
+                    &[pair(8, 5_001, 9_000), pair(9, 310_502, 310_501)],
+                    true,
+                ),
             ],
         )
         .await;
@@ -384,6 +412,11 @@ mod tests {
         assert_eq!(at(&opening, 9_500).await, Ok(8));
         assert!(at(&opening, 200_500).await.expect_err("unknown").contains("cut off"));
         assert_eq!(at(&opening, 310_501).await, Ok(9));
-        assert!(at(&opening, 310_600).await.expect_err("not yet").contains("lead only to"));
+        assert!(
+            at(&opening, 310_600)
+                .await
+                .expect_err("not yet")
+                .contains("lead only to")
+        );
     }
 }

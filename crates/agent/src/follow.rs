@@ -107,7 +107,9 @@ impl Follower<'_> {
             self.needs_snapshot = Some(start - 1);
             self.look_for_snapshot().await?;
             self.certified = head.certified;
-            let reached = chain::reached(&self.opening).await.and_then(|reached| reached.certified());
+            let reached = chain::reached(&self.opening)
+                .await
+                .and_then(|reached| reached.certified());
             if let Some(reached) = reached {
                 certified::add(&mut self.certified, reached);
             }
@@ -306,7 +308,12 @@ impl Follower<'_> {
             cluster: self.cluster,
             first: segment.first,
             last: segment.last,
-            certified: self.certified.iter().filter(|pair| pair.revision <= segment.last).copied().collect(),
+            certified: self
+                .certified
+                .iter()
+                .filter(|pair| pair.revision <= segment.last)
+                .copied()
+                .collect(),
             certifies: true,
         };
         let content = Bytes::from(write(&head, &self.waiting));
@@ -336,7 +343,12 @@ impl Follower<'_> {
             return Ok(());
         }
         self.certify(member).await?;
-        let Some(reached) = self.certified.last().copied().filter(|pair| pair.revision <= self.covered) else {
+        let Some(reached) = self
+            .certified
+            .last()
+            .copied()
+            .filter(|pair| pair.revision <= self.covered)
+        else {
             return Ok(());
         };
         let content = serde_json::to_vec(&Reached::of(reached)).unwrap_or_default();

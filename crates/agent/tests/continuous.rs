@@ -263,7 +263,10 @@ async fn a_backup_is_proven_by_restoring_it() {
 /// Three members that know each other from the start.
 fn three(program: &Program) -> Vec<Etcd> {
     let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
-    let urls: Vec<String> = (1..).zip(&ports).map(|(n, port)| format!("m{n}=http://127.0.0.1:{port}")).collect();
+    let urls: Vec<String> = (1..)
+        .zip(&ports)
+        .map(|(n, port)| format!("m{n}=http://127.0.0.1:{port}"))
+        .collect();
     let initial = urls.join(",");
     let members = (1..).zip(ports).map(|(n, peer_port)| {
         let start = Start {
@@ -280,7 +283,9 @@ fn three(program: &Program) -> Vec<Etcd> {
 
 /// Freezes a member or lets it go on.
 fn signal(etcd: &Etcd, signal: &str) {
-    let sent = std::process::Command::new("kill").args([signal, &etcd.id().to_string()]).status();
+    let sent = std::process::Command::new("kill")
+        .args([signal, &etcd.id().to_string()])
+        .status();
     assert!(sent.expect("kill").success());
 }
 
@@ -315,7 +320,11 @@ async fn a_member_without_its_quorum_certifies_no_time() {
     })
     .await;
     let kept = latest().await.expect("a time");
-    assert!(kept.0 <= stopped, "{} is certified, and the quorum was lost at {stopped}", kept.0);
+    assert!(
+        kept.0 <= stopped,
+        "{} is certified, and the quorum was lost at {stopped}",
+        kept.0
+    );
     let beyond = InspectTask {
         restore_to: Some(RestoreTo {
             revision: None,
@@ -323,11 +332,17 @@ async fn a_member_without_its_quorum_certifies_no_time() {
         }),
         ..InspectTask::default()
     };
-    assert_eq!(ground.inspect(beyond).await.expect_err("not certified").reason, "PointMissing");
+    assert_eq!(
+        ground.inspect(beyond).await.expect_err("not certified").reason,
+        "PointMissing"
+    );
     // and when they go on, it does
     members[1..].iter().for_each(|member| signal(member, "-CONT"));
     fill(&members[0], 1).await;
-    until("a time after that", async || latest().await.filter(|time| time.0 > stopped)).await;
+    until("a time after that", async || {
+        latest().await.filter(|time| time.0 > stopped)
+    })
+    .await;
     stop.interrupt();
     follower.await.expect("an outcome");
 }

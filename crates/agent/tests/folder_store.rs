@@ -328,6 +328,8 @@ async fn backups_that_are_not_proven_push_out_none_that_is() {
             ..keep(1)
         },
     });
-    let Outcome::Proven(done) = ground.run(prove).await else { panic!("not proven") };
+    let Outcome::Proven(done) = ground.run(prove).await else {
+        panic!("not proven")
+    };
     assert!(done.deleted.contains(&good.location), "{done:?}");
 }

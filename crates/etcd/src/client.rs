@@ -297,7 +297,9 @@ impl Client {
             let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
             let mut request = Request::new(requests);
             // etcd ends such a stream when its member has been without a leader for an election timeout.
-            request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+            request
+                .metadata_mut()
+                .insert("hasleader", MetadataValue::from_static("true"));
             let response = grpc.streaming(request, path, codec).await?;
             Ok::<_, Error>(response.into_inner())
         };

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::caches::{Key, owner_key};
 use crate::cluster_loop::ROUND_LIMIT;
 use crate::metrics::EffectLabel;
+use crate::observe::agent;
 use crate::watch::Users;
 use crate::{Loops, Shared};
 
@@ -189,7 +190,7 @@ async fn round(shared: &Shared, key: &Key, restore: &Arc<EtcdRestore>) -> Result
                 shared.events.tell(restore.as_ref(), note);
                 "tell"
             }
-            Effect::SetFinalizers(_) => continue,
+            Effect::SetFinalizers(_) | Effect::ForgetPod { .. } => continue,
         };
         if !matches!(effect, Effect::Tell(_)) {
             tracing::info!(restore = %restore.name_any(), "done: {effect}");
@@ -229,7 +230,7 @@ async fn agents(
         .of(&of_us)
         .iter()
         .filter(|pod| is_ours(pod, restore))
-        .map(|pod| (pod.name_any(), Agent::of(pod)))
+        .map(|pod| (pod.name_any(), agent(shared, pod)))
         .collect();
     let current = restore
         .status
@@ -240,7 +241,7 @@ async fn agents(
         // An attempt is not over because a watch is late.
         let pods: Api<Pod> = Api::namespaced(shared.client.clone(), &key.namespace);
         if let Some(pod) = pods.get_opt(&current).await?.filter(|pod| is_ours(pod, restore)) {
-            agents.insert(current, Agent::of(&pod));
+            agents.insert(current, agent(shared, &pod));
             shared.caches.agents.put(pod);
         }
     }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, LocalObjectReference, Pod, PodSpec, ResourceRequirements,
-    SecurityContext, Volume, VolumeMount,
+    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, LocalObjectReference, Pod, PodSpec,
+    ResourceRequirements, SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -220,6 +220,8 @@ pub struct Agent {
     pub terminating: Option<Timestamp>,
     /// Its address, once it has one.
     pub address: Option<String>,
+    /// Since when its node does not answer, where that can be seen. Nothing more is heard of the pod then.
+    pub node_dead: Option<Timestamp>,
     /// How far it is.
     pub state: State,
 }
@@ -259,6 +261,7 @@ impl Agent {
                 .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             terminating: meta.deletion_timestamp.as_ref().map(|time| time.0),
             address: pod.status.as_ref().and_then(|status| status.pod_ip.clone()),
+            node_dead: None,
             state: state(pod),
         }
     }

@@ -291,10 +291,13 @@ impl Store {
         let size = self.head(from).await?.size;
         let copied = match size {
             0..=LARGEST_COPY => self.objects.copy(&source, &target).await.map_err(wrong),
-            _ => Err(Error::new(Reason::StoreFailed, "it is too large to be copied at once".into())),
+            _ => Err(Error::new(Reason::StoreFailed, "it is too large to be copied at once")),
         };
         if let Err(error) = copied {
-            tracing::info!("{} is sent again, since the store did not copy it: {error}", self.location(to));
+            tracing::info!(
+                "{} is sent again, since the store did not copy it: {error}",
+                self.location(to)
+            );
             self.send_again(from, target, to).await?;
         }
         // Azure answers before a copy is complete where it cannot make it at once.
@@ -304,7 +307,10 @@ impl Store {
             return Err(Error::new(Reason::StoreFailed, message));
         }
         if let Err(error) = self.delete(from).await {
-            tracing::warn!("{} is not needed any more and could not be deleted: {error}", self.location(from));
+            tracing::warn!(
+                "{} is not needed any more and could not be deleted: {error}",
+                self.location(from)
+            );
         }
         Ok(())
     }

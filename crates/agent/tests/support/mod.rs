@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use etcd::{Etcd, Program, Start, free_port, programs, until};
 use stateward_agent::{Folders, Stop, run};
-use stateward_api::agent::{BackedUp, BackupTask, Failure, InspectTask, Inspected, Outcome, Place, RestoreTask, Retention, Task};
+use stateward_api::agent::{
+    BackedUp, BackupTask, Failure, InspectTask, Inspected, Outcome, Place, RestoreTask, Retention, Task,
+};
 use stateward_api::etcd_backup::Compression;
 use stateward_api::store::{FileStore, StoreBlocks};
 use stateward_etcd::Client;

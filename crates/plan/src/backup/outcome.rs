@@ -128,7 +128,11 @@ fn backed_up(view: &View<'_>, status: &mut EtcdBackupStatus, done: BackedUp) -> 
     // Until it is proven as asked nothing starts from it, and it takes nobody's place.
     record.verified = record.verified.or(Some(Verify::Check)).filter(|_| !by_restoring);
     let replaced = |old: &BackupRecord| old.location == record.location && record.unproven_at.is_empty();
-    let gone = |old: &BackupRecord| [&old.location, &old.unproven_at].iter().any(|place| done.deleted.contains(place));
+    let gone = |old: &BackupRecord| {
+        [&old.location, &old.unproven_at]
+            .iter()
+            .any(|place| done.deleted.contains(place))
+    };
     status.backups.retain(|old| !replaced(old) && !gone(old));
     status.backups.insert(0, record);
     verify::bound(view, status);

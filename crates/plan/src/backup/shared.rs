@@ -42,7 +42,11 @@ pub fn share(one: &EtcdBackup, other: &EtcdBackup) -> bool {
 /// Older objects sort first. Creation times have whole seconds, so that the name decides between two of one second.
 fn age(backup: &EtcdBackup) -> (Option<Time>, Option<&String>, Option<&String>) {
     let meta = &backup.metadata;
-    (meta.creation_timestamp.clone(), meta.namespace.as_ref(), meta.name.as_ref())
+    (
+        meta.creation_timestamp.clone(),
+        meta.namespace.as_ref(),
+        meta.name.as_ref(),
+    )
 }
 
 /// Where periodic backups of an object go, so that two of one place are equal. `None`: it has none.

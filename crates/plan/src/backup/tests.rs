@@ -78,6 +78,10 @@ impl Stage {
                     assert_eq!(self.world.agents[name].uid, *uid);
                     self.world.agents.remove(name);
                 }
+                Effect::ForgetPod { name, uid } => {
+                    assert_eq!(self.world.agents[name].uid, *uid);
+                    self.world.agents.remove(name);
+                }
                 Effect::Tell(_) => {}
             }
         }
@@ -482,6 +486,7 @@ fn a_pod_that_hangs_is_stopped_and_nothing_starts_beside_it() {
         created: start(),
         terminating: Some(stage.now),
         address: None,
+        node_dead: None,
         state: State::Running,
     };
     stage.world.agents.insert(pod.clone(), agent);
@@ -501,7 +506,8 @@ fn a_pod_that_hangs_is_stopped_and_nothing_starts_beside_it() {
 #[test]
 fn proofs_that_fail_push_out_nothing_that_is_proven() {
     // given two proven backups, which is all that is to be kept
-    let mut stage = Stage::new(json!({"verify": "Restore", "backupPolicy": {"backupIntervalInSecond": 60, "maxBackups": 2}}));
+    let mut stage =
+        Stage::new(json!({"verify": "Restore", "backupPolicy": {"backupIntervalInSecond": 60, "maxBackups": 2}}));
     for number in 1..=2 {
         stage.now = after(number * 60);
         stage.round();
@@ -517,8 +523,15 @@ fn proofs_that_fail_push_out_nothing_that_is_proven() {
     }
     // then both are still known, and the newest of them is what a restore starts from
     let status = stage.status();
-    let good: Vec<_> = status.backups.iter().filter(|record| record.verified.is_some()).collect();
-    assert_eq!(good.iter().map(|record| record.location.as_str()).collect::<Vec<_>>(), ["b/k_2", "b/k_1"]);
+    let good: Vec<_> = status
+        .backups
+        .iter()
+        .filter(|record| record.verified.is_some())
+        .collect();
+    assert_eq!(
+        good.iter().map(|record| record.location.as_str()).collect::<Vec<_>>(),
+        ["b/k_2", "b/k_1"]
+    );
     assert!(status.backups.len() <= super::RECORDS, "{}", status.backups.len());
 }
 
@@ -549,7 +562,10 @@ fn the_restorable_time_moves_on_while_a_cluster_is_quiet() {
         stage.round();
         // then the status says so
         let latest = stage.status().latest_restorable.expect("a point");
-        assert_eq!((latest.revision, latest.time.map(|time| time.0)), (99, Some(after(seconds))));
+        assert_eq!(
+            (latest.revision, latest.time.map(|time| time.0)),
+            (99, Some(after(seconds)))
+        );
     }
 }
 
@@ -577,12 +593,16 @@ fn retention_comes_after_the_proof_and_knows_what_is_proven() {
     stage.says(proven());
     // when the next is taken, then its pod knows that a proof follows, and what is proven
     stage.now = after(1400);
-    let Task::Backup(backup) = task(&stage.round()) else { panic!() };
+    let Task::Backup(backup) = task(&stage.round()) else {
+        panic!()
+    };
     assert!(backup.prove_later);
     let known = (&backup.retention.proven[..], &backup.retention.unproven[..]);
     assert_eq!(known, (&["b/k_2".to_owned()][..], &["b/k_1".to_owned()][..]));
     // and the pod that proves it lets go of older ones
-    let Task::Prove(prove) = task(&stage.backed_up("b/k_3")) else { panic!() };
+    let Task::Prove(prove) = task(&stage.backed_up("b/k_3")) else {
+        panic!()
+    };
     assert_eq!(prove.retention.max_backups, Some(2));
     assert_eq!(prove.retention.proven, ["b/k_2"]);
     assert_eq!(stage.status().backups[0].verified, None, "not proven yet");
@@ -593,7 +613,12 @@ fn retention_comes_after_the_proof_and_knows_what_is_proven() {
         ..Proven::default()
     });
     let done = stage.says(said);
-    let left: Vec<_> = stage.status().backups.iter().map(|record| record.location.clone()).collect();
+    let left: Vec<_> = stage
+        .status()
+        .backups
+        .iter()
+        .map(|record| record.location.clone())
+        .collect();
     assert_eq!(left, ["b/k_3", "b/k_2"]);
     let warned = |effect: &Effect| matches!(effect, Effect::Tell(note) if note.reason == "RetentionFailed");
     assert!(done.effects.iter().any(warned));
@@ -602,7 +627,9 @@ fn retention_comes_after_the_proof_and_knows_what_is_proven() {
 #[test]
 fn a_single_backup_takes_its_place_when_it_is_proven() {
     let mut stage = Stage::new(json!({"verify": "Restore", "deletionPolicy": "Delete"}));
-    let Task::Backup(first) = task(&stage.round()) else { panic!() };
+    let Task::Backup(first) = task(&stage.round()) else {
+        panic!()
+    };
     assert!(first.prove_later && first.attempt.ends_with("-1"), "{}", first.attempt);
     let elsewhere = |number: i64| {
         Outcome::BackedUp(BackedUp {
@@ -621,18 +648,28 @@ fn a_single_backup_takes_its_place_when_it_is_proven() {
     deleted.backup.status = stage.backup.status.clone();
     deleted.backup.metadata.finalizers = Some(vec!["stateward.dev/backup-files".into()]);
     deleted.backup.metadata.deletion_timestamp = Some(super::stamp(start()));
-    let Task::Delete(delete) = task(&deleted.round()) else { panic!() };
+    let Task::Delete(delete) = task(&deleted.round()) else {
+        panic!()
+    };
     assert_eq!(delete.locations, ["b/k.unproven-u-1"]);
     // given the next one is proven, even when a proof is not asked for any more, then it is at its place
     stage.now = after(60);
     stage.round();
     stage.backup.spec.plan.verify = None;
-    let Task::Prove(prove) = task(&stage.says(elsewhere(3))) else { panic!() };
+    let Task::Prove(prove) = task(&stage.says(elsewhere(3))) else {
+        panic!()
+    };
     assert_eq!(prove.record.unproven_at, "b/k.unproven-u-3");
     stage.says(proven());
     let status = stage.status();
     assert_eq!(status.backups.len(), 1);
-    assert_eq!((status.backups[0].location.as_str(), status.backups[0].unproven_at.as_str()), ("b/k", ""));
+    assert_eq!(
+        (
+            status.backups[0].location.as_str(),
+            status.backups[0].unproven_at.as_str()
+        ),
+        ("b/k", "")
+    );
     assert!(status.succeeded && super::point(&stage.backup).is_some());
 }
 
@@ -648,7 +685,12 @@ fn agents_pull_their_images_as_the_cluster_does() {
         "backupPolicy": {"backupIntervalInSecond": 60}, "deletionPolicy": "Delete"});
     let mut stage = Stage::new(spec);
     stage.world.source = Source::Cluster(Box::new(ClusterSource::of(&cluster)));
-    let mut plans = vec![stage.round(), stage.backed_up("b/k_1"), stage.says(proven()), stage.round()];
+    let mut plans = vec![
+        stage.round(),
+        stage.backed_up("b/k_1"),
+        stage.says(proven()),
+        stage.round(),
+    ];
     stage.backup.metadata.deletion_timestamp = Some(super::stamp(start()));
     plans.extend([stage.round(), stage.round()]);
     let mut kinds = Vec::new();
@@ -677,7 +719,10 @@ fn periodic(name: &str, created: &str, spec: Value) -> EtcdBackup {
 
 #[test]
 fn two_periodic_backups_do_not_write_to_one_path() {
-    let (older, younger) = (periodic("older", CREATED, json!({})), periodic("younger", "2026-01-02T00:00:00Z", json!({})));
+    let (older, younger) = (
+        periodic("older", CREATED, json!({})),
+        periodic("younger", "2026-01-02T00:00:00Z", json!({})),
+    );
     let once = {
         let mut once = older.clone();
         once.spec.plan.backup_policy = None;
@@ -703,7 +748,11 @@ fn two_periodic_backups_do_not_write_to_one_path() {
     there.spec = older.spec.clone();
     assert_eq!(of(&younger, &[&there]).unwrap().name, "elsewhere/older");
     // created in the same second: the name decides
-    assert!(of(&periodic("younger", CREATED, json!({})), &[&older]).unwrap().is_older);
+    assert!(
+        of(&periodic("younger", CREATED, json!({})), &[&older])
+            .unwrap()
+            .is_older
+    );
     assert!(!of(&periodic("a", CREATED, json!({})), &[&older]).unwrap().is_older);
     // given the younger already works
     let mut stage = Stage::new(json!({}));
@@ -726,7 +775,9 @@ fn two_periodic_backups_do_not_write_to_one_path() {
     going.world.sharer = stage.world.sharer.clone();
     going.backup.metadata.deletion_timestamp = Some(super::stamp(start()));
     going.now = stage.now;
-    let Task::Delete(delete) = task(&going.round()) else { panic!() };
+    let Task::Delete(delete) = task(&going.round()) else {
+        panic!()
+    };
     assert!(!delete.all_of_path);
     // when the older is gone, then it goes on
     stage.world.sharer = None;
@@ -735,4 +786,34 @@ fn two_periodic_backups_do_not_write_to_one_path() {
     stage.round();
     stage.backed_up("b/k_1");
     assert!(stage.status().succeeded && stage.status().reason.is_empty());
+}
+
+#[test]
+fn pods_on_a_dead_node_are_not_waited_for_for_ever() {
+    let policy = json!({"continuous": true, "backupPolicy": {"backupIntervalInSecond": 3600}});
+    let mut stage = Stage::new(policy);
+    stage.round();
+    stage.backed_up("b/k_1");
+    stage.round();
+    // given the pod that streams changes and one that takes a backup, on a node that dies
+    stage.now = after(3601);
+    stage.round();
+    let (pod, follower) = (stage.current(), stage.world.agents["nightly-follow"].uid.clone());
+    for agent in stage.world.agents.values_mut() {
+        agent.node_dead = Some(stage.now);
+    }
+    let early = stage.round();
+    assert!(early.status.current.is_some() && stage.world.agents["nightly-follow"].uid == follower);
+    // when it stays dead, then others do their work
+    stage.now += SignedDuration::from_secs(601);
+    let late = stage.round();
+    assert!(
+        late.status.reason.contains("node that does not answer"),
+        "{}",
+        late.status.reason
+    );
+    stage.now += SignedDuration::from_secs(6);
+    stage.round();
+    assert_ne!(stage.current(), pod);
+    assert_ne!(stage.world.agents["nightly-follow"].uid, follower);
 }

@@ -46,7 +46,10 @@ pub(super) fn bound(view: &View<'_>, status: &mut EtcdBackupStatus) {
     let most = most.filter(|most| *most > 0).unwrap_or(RECORDS);
     let (mut unproven, mut proven) = (0, 0);
     let all = status.backups.iter();
-    let failed = all.filter(|record| record.verified.is_none()).count().min(most.min(UNPROVEN));
+    let failed = all
+        .filter(|record| record.verified.is_none())
+        .count()
+        .min(most.min(UNPROVEN));
     status.backups.retain(|record| {
         let (count, limit) = match record.verified {
             None => (&mut unproven, failed),

@@ -21,6 +21,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// Seconds after which Kubernetes ends a pod that hangs without a word.
 const LAST_RESORT: i64 = 6 * 3600;
 
+/// How long a pod is waited for after it should have stopped, or after its node has died. It only reads: a second one beside
+/// it harms nothing.
+const LOST: Duration = Duration::from_secs(60);
+
 /// The backup that is meant.
 struct Chosen<'a> {
     place: Place,
@@ -80,6 +84,19 @@ fn make(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>) ->
 
 fn look(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, agent: &Agent) -> Step {
     let doing = |message: String| Step::say("Fetching", message);
+    let silent = agent.terminating.or(agent.node_dead).filter(|_| !agent.is_over());
+    if let Some(since) = silent {
+        let waited = Duration::try_from(view.now.duration_since(since)).unwrap_or_default();
+        if waited < LOST {
+            let message = format!(
+                "waiting for pod {}, which is being stopped or whose node does not answer",
+                status.agent
+            );
+            return doing(message).wake(LOST.saturating_sub(waited));
+        }
+        let message = format!("pod {} is on a node that does not answer", status.agent);
+        return again(view, status, "NodeLost", message);
+    }
     match &agent.state {
         State::Running => doing(format!(
             "the backup is being fetched and proven by pod {}",
