@@ -12,14 +12,13 @@ use stateward_api::agent::{BackedUp, BackupTask, Failure};
 use stateward_api::etcd_backup::{BackupRecord, Verify};
 use stateward_etcd::messages::RangeRequest;
 use stateward_etcd::{Opened, Sound};
-use stateward_store::retention::{Keep, segments_to_delete, to_delete};
+use stateward_store::retention::Taken;
 use stateward_store::{Error as StoreError, names, pack};
 use tracing::{info, warn};
 
 use crate::Folders;
-use crate::chain;
 use crate::failure::{corrupt, failure, of_etcd, of_key, of_put, of_snapshot, of_store};
-use crate::inspect::snapshots;
+use crate::let_go;
 use crate::passed::{Follower, Passed};
 use crate::place::Opening;
 use crate::source::{Member, best};
@@ -37,6 +36,7 @@ pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Re
     } else {
         opening.store.key().to_owned()
     };
+    let sent_to = unproven_key(task, &opening).unwrap_or_else(|| key.clone());
     let location = opening.store.location(&key);
     info!(
         "backing up etcd {} at {} (revision {}) to {location}",
@@ -50,14 +50,23 @@ pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Re
         sent,
         keys,
         key_hash,
-    } = upload(&opening, &member, &key, stop).await?;
+    } = upload(&opening, &member, &sent_to, stop).await?;
     let (revision, sha256) = (sound.opened.revision(), sound.sha256());
     info!(
         "proven: revision {revision}, {} entries, sha256 {sha256}",
         sound.opened.total_keys
     );
+    if sent_to != key && !task.prove_later {
+        publish(&opening, &sent_to, &key, stop).await?;
+    }
+    let unproven_at = if sent_to != key && task.prove_later {
+        opening.store.location(&sent_to)
+    } else {
+        String::new()
+    };
     let record = BackupRecord {
         location,
+        unproven_at,
         revision,
         etcd_version: member.status.version.clone(),
         cluster_id: format!("{:x}", member.cluster()),
@@ -71,23 +80,67 @@ pub(crate) async fn run(task: &BackupTask, folders: &Folders, stop: &Stop) -> Re
         keys,
         key_hash,
     };
-    let keep = Keep {
-        count: task.max_backups.filter(|count| *count > 0),
-        seconds: task.max_age_seconds.filter(|seconds| *seconds > 0),
-    };
     let mut done = BackedUp {
         record,
         sent_millis: millis(sent - started),
         ..BackedUp::default()
     };
-    if task.periodic && keep != Keep::default() {
-        // The backup is good; that an old one stays is no reason to call it failed.
-        if let Err(failure) = stop.guard(let_go(&opening, &key, keep, &mut done.deleted)).await {
-            warn!("old backups could not be deleted: {}", failure.message);
-            done.retention_problem = failure.message;
+    (done.deleted, done.retention_problem) = clean_up(task, &opening, (&key, &sent_to), stop).await;
+    Ok(done)
+}
+
+/// Where a one-shot backup is sent first, so that what stands at its path stays until it is proven. A folder needs that only
+/// where the proof is still to come: what is written to it has no name before it was read back. A periodic one has a
+/// name of its own from the beginning, and nothing stood there.
+fn unproven_key(task: &BackupTask, opening: &Opening) -> Option<String> {
+    let first = !task.periodic && (task.prove_later || !opening.store.is_folder());
+    let attempt = match task.attempt.as_str() {
+        "" => Timestamp::now().as_millisecond().to_string(),
+        attempt => attempt.to_owned(),
+    };
+    first.then(|| names::unproven(opening.store.key(), &attempt))
+}
+
+/// The proven backup takes its place.
+async fn publish(opening: &Opening, from: &str, to: &str, stop: &Stop) -> Result<(), Failure> {
+    let store = &opening.store;
+    let published = async { store.publish(from, to).await.map_err(|error| of_store(&error)) };
+    let published = stop.guard(published).await;
+    if published.is_err()
+        && let Err(error) = store.delete(from).await
+    {
+        warn!("{} could not be deleted: {error}", store.location(from));
+    }
+    published
+}
+
+/// Deletes what is not to be kept, now that this one is there.
+async fn clean_up(
+    task: &BackupTask,
+    opening: &Opening,
+    (key, sent_to): (&str, &str),
+    stop: &Stop,
+) -> (Vec<String>, String) {
+    if task.periodic {
+        let taken = match task.prove_later {
+            true => Taken::Unproven(key),
+            false => Taken::Proven(key),
+        };
+        return let_go::old_ones(&opening.store, &task.retention, taken, stop).await;
+    }
+    let ours = task.attempt.rsplit_once('-').map_or("", |(object, _)| object);
+    let swept = async {
+        let swept = let_go::unproven_ones(&opening.store, ours, sent_to).await;
+        swept.map_err(|error| of_store(&error))
+    };
+    match stop.guard(swept).await {
+        Ok(deleted) => (deleted, String::new()),
+        // Without the right to list or delete, nothing that counts is lost.
+        Err(failure) => {
+            warn!("what earlier attempts left could not be deleted: {}", failure.message);
+            Default::default()
         }
     }
-    Ok(done)
 }
 
 fn millis(time: Duration) -> i64 {
@@ -176,28 +229,6 @@ async fn ask_source(member: &Member, opened: &Opened) -> (Option<i64>, String) {
         _ => String::new(),
     };
     (keys, hash)
-}
-
-/// Deletes what retention lets go, and the changes that only those backups needed.
-async fn let_go(opening: &Opening, good: &str, keep: Keep, deleted: &mut Vec<String>) -> Result<(), Failure> {
-    let store = &opening.store;
-    let path = store.key();
-    let found = snapshots(store).await?;
-    let goes: Vec<_> = to_delete(&found, good, keep, Timestamp::now())
-        .into_iter()
-        .cloned()
-        .collect();
-    for old in &goes {
-        store.delete(&old.key).await.map_err(|error| of_store(&error))?;
-        info!("let go of {}", store.location(&old.key));
-        deleted.push(store.location(&old.key));
-    }
-    let kept: Vec<_> = found.into_iter().filter(|snapshot| !goes.contains(snapshot)).collect();
-    let segments = chain::segments(store).await?;
-    for old in segments_to_delete(&segments, &kept) {
-        store.delete(&old.key(path)).await.map_err(|error| of_store(&error))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

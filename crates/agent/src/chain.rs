@@ -8,6 +8,7 @@ use stateward_api::etcd_restore::RestoreTo;
 use stateward_store::names::{self, Segment};
 use stateward_store::{Store, UnpackError};
 
+use crate::certified::{Answer, Certified, revision_at};
 use crate::failure::{corrupt, failure, of_store, of_unpack};
 use crate::place::Opening;
 use crate::segment::{self, Change, Head};
@@ -16,7 +17,29 @@ use crate::segment::{self, Change, Head};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reached {
     pub(crate) revision: i64,
+    /// As [`Certified::complete`].
     pub(crate) millis: i64,
+    /// As [`Certified::seen`]. Older releases asked a member that may have been cut off, and did not write it.
+    #[serde(default)]
+    pub(crate) seen: Option<i64>,
+}
+
+impl Reached {
+    pub(crate) fn of(pair: Certified) -> Self {
+        Self {
+            revision: pair.revision,
+            millis: pair.complete,
+            seen: Some(pair.seen),
+        }
+    }
+
+    pub(crate) fn certified(&self) -> Option<Certified> {
+        Some(Certified {
+            revision: self.revision,
+            seen: self.seen?,
+            complete: self.millis,
+        })
+    }
 }
 
 /// All segments of the store's path, in order.
@@ -84,7 +107,7 @@ pub(crate) async fn read(opening: &Opening, which: &Segment) -> Result<(Head, Ve
     Ok((head, changes))
 }
 
-async fn reached(opening: &Opening) -> Option<Reached> {
+pub(crate) async fn reached(opening: &Opening) -> Option<Reached> {
     let content = opening.content(&names::reached(opening.store.key())).await.ok()?;
     let content: Vec<_> = content.try_collect().await.ok()?;
     serde_json::from_slice(&content.concat()).ok()
@@ -131,8 +154,8 @@ pub(crate) async fn way(
     }))
 }
 
-/// The last revision seen at a time or before; none when the snapshot lies behind it. Times are told and named in whole
-/// seconds: such a one includes all of its second.
+/// The last revision that is certain to have been there at a time; none when the snapshot lies behind it. Times are told and
+/// named in whole seconds: such a one includes all of its second.
 async fn at_time(
     opening: &Opening,
     all: &[Segment],
@@ -140,9 +163,10 @@ async fn at_time(
     snapshot: i64,
     time: Timestamp,
 ) -> Result<Option<i64>, Failure> {
+    let asked = time.as_millisecond();
     let end = match time.subsec_nanosecond() {
-        0 => time.as_millisecond() + 999,
-        _ => time.as_millisecond(),
+        0 => asked + 999,
+        _ => asked,
     };
     // A snapshot is named after the moment it was begun, and may hold a little more than was there at that moment.
     if let Some(holding) = all
@@ -158,31 +182,88 @@ async fn at_time(
     let behind = chain.partition_point(|segment| segment.time.as_millisecond() <= end);
     let before = behind.checked_sub(1).and_then(|last| chain.get(last));
     let whole = before.map_or(snapshot, |segment| segment.last);
-    if let Some(split) = chain.get(behind) {
-        let (_, changes) = read(opening, split).await?;
-        let fits = changes.iter().rfind(|change| change.millis <= end);
-        return Ok(Some(fits.map_or(whole, |change| change.revision)));
+    let reached = reached(opening)
+        .await
+        .filter(|reached| reached.revision <= chain.last().map_or(snapshot, |last| last.last));
+    let around = around(opening, chain, behind, end).await?;
+    let arrived = around.arrived.unwrap_or(whole);
+    let mut certified = around.certified;
+    certified.extend(reached.and_then(|reached| reached.certified()));
+    if around.is_old || certified.is_empty() {
+        let known = before.map(|segment| segment.time.as_millisecond());
+        let reached = reached
+            .filter(|reached| reached.revision <= whole)
+            .map(|reached| reached.millis);
+        let known = known.max(reached).filter(|_| chain.get(behind).is_none());
+        return match known {
+            Some(known) if known < asked => Err(leads_only_to(known)),
+            None if chain.get(behind).is_none() => Err(leads_only_to(i64::MIN)),
+            _ => Ok(Some(arrived)),
+        };
     }
-    let mut known = before.map(|segment| segment.time.as_millisecond());
-    if let Some(reached) = reached(opening).await
-        && reached.revision <= whole
-    {
-        known = known.max(Some(reached.millis));
+    match revision_at(&certified, arrived, (asked, end)) {
+        Answer::Revision(revision) => Ok(Some(revision)),
+        Answer::OnlyTo(known) => Err(leads_only_to(known)),
+        Answer::Between(before, behind) => {
+            let words =
+                |millis| Timestamp::from_millisecond(millis).map_or("the snapshot".to_owned(), |time| time.to_string());
+            let message = format!(
+                "the member that was streamed from was cut off at that time, and what happened between {} and {} cannot be told apart: choose one of them, or a revision",
+                words(before),
+                words(behind)
+            );
+            Err(failure("PointMissing", message, false))
+        }
     }
-    if known.is_some_and(|known| known >= time.as_millisecond()) {
-        return Ok(Some(whole));
-    }
-    let known = known.and_then(|known| Timestamp::from_millisecond(known).ok());
+}
+
+fn leads_only_to(known: i64) -> Failure {
+    let known = Timestamp::from_millisecond(known).ok().filter(|_| known > 0);
     let message = match known {
         Some(known) => format!("the changes in the store lead only to {known}: choose a time up to there"),
         None => "the store holds no changes that follow the snapshot: only the snapshot itself can be restored".into(),
     };
-    Err(failure("PointMissing", message, false))
+    failure("PointMissing", message, false)
+}
+
+/// What the segments around a moment tell of it.
+#[derive(Default)]
+struct Around {
+    /// The last revision of the segment in which the moment lies that had arrived by then.
+    arrived: Option<i64>,
+    certified: Vec<Certified>,
+    /// One of them was written by a release that did not certify times.
+    is_old: bool,
+}
+
+/// Reads the segment before a moment, the one in which it lies, and more until one tells of a time after it: what is certified
+/// may be in a later segment than what arrived meanwhile.
+async fn around(opening: &Opening, chain: &[Segment], behind: usize, end: i64) -> Result<Around, Failure> {
+    let mut found = Around::default();
+    for (place, segment) in chain.iter().enumerate().skip(behind.saturating_sub(1)) {
+        let (head, changes) = read(opening, segment).await?;
+        if place == behind {
+            let fits = changes.iter().rfind(|change| change.millis <= end);
+            found.arrived = fits.map(|change| change.revision);
+        }
+        found.is_old |= !head.certifies && place <= behind;
+        found.certified.extend(head.certified);
+        let is_enough = found.certified.iter().any(|pair| pair.seen > end);
+        if place >= behind && (is_enough || !head.certifies) {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use stateward_api::agent::Place;
+    use stateward_api::store::{FileStore, StoreBlocks};
+
     use super::*;
+    use crate::Folders;
 
     fn segment(first: i64, last: i64) -> Segment {
         Segment {
@@ -210,5 +291,132 @@ mod tests {
         assert_eq!(start_of_last_run(&all), Some(14));
         assert_eq!(start_of_last_run(&all[..4]), Some(1));
         assert_eq!(start_of_last_run(&[]), None);
+    }
+
+    /// Segments of single changes as they are in a folder: revisions with the milliseconds at which they arrived.
+    async fn stored(folders: &Folders, segments: &[(&[(i64, i64)], &[Certified], bool)]) -> Opening {
+        let place = Place {
+            store: StoreBlocks {
+                file: Some(FileStore {
+                    claim_name: "any".into(),
+                    path: "k".into(),
+                }),
+                ..StoreBlocks::default()
+            },
+            ..Place::default()
+        };
+        let opening = Opening::new(&place, folders).expect("a place");
+        for (changes, certified, certifies) in segments {
+            let (first, last) = (changes[0].0, changes[changes.len() - 1]);
+            let head = Head {
+                cluster: 1,
+                first,
+                last: last.0,
+                certified: certified.to_vec(),
+                certifies: *certifies,
+            };
+            let changes: Vec<Change> = changes
+                .iter()
+                .map(|(revision, millis)| Change {
+                    revision: *revision,
+                    millis: START + *millis,
+                    events: Vec::new(),
+                })
+                .collect();
+            let name = Segment {
+                first,
+                last: last.0,
+                time: Timestamp::from_millisecond(START + last.1).expect("a time"),
+            };
+            let content = segment::write(&head, &changes).into();
+            opening.store.put_small(&name.key("k"), content).await.expect("written");
+        }
+        opening
+    }
+
+    const START: i64 = 1_700_000_000_000;
+
+    async fn at(opening: &Opening, millis: i64) -> Result<i64, String> {
+        let time = Some(Time(Timestamp::from_millisecond(START + millis).expect("a time")));
+        let to = RestoreTo { revision: None, time };
+        let all = segments(&opening.store).await.expect("segments");
+        let way = way(opening, &all, 4, &to).await.map_err(|failure| failure.message)?;
+        Ok(way.expect("a way").revision)
+    }
+
+    #[tokio::test]
+    async fn what_older_releases_streamed_is_restored_as_they_did() {
+        let claim = tempfile::tempdir().expect("a folder");
+        let folders = Folders {
+            claim: claim.path().to_owned(),
+            ..Folders::default()
+        };
+        let opening = stored(
+            &folders,
+            &[
+                (&[(5, 100), (6, 900)], &[], false),
+                (&[(7, 5_100), (8, 5_900)], &[], false),
+            ],
+        )
+        .await;
+        assert_eq!(at(&opening, 500).await, Ok(5));
+        assert_eq!(at(&opening, 2_500).await, Ok(6));
+        assert_eq!(at(&opening, 5_899).await, Ok(7));
+        assert!(at(&opening, 9_500).await.expect_err("not yet").contains("lead only to"));
+        let reached = bytes::Bytes::from(format!("{{\"revision\":8,\"millis\":{}}}", START + 10_000));
+        opening
+            .store
+            .put_small(&names::reached("k"), reached)
+            .await
+            .expect("written");
+        assert_eq!(at(&opening, 9_500).await, Ok(8));
+    }
+
+    #[tokio::test]
+    async fn changes_that_arrived_late_are_not_left_out_of_a_time() {
+        let claim = tempfile::tempdir().expect("a folder");
+        let folders = Folders {
+            claim: claim.path().to_owned(),
+            ..Folders::default()
+        };
+        let pair = |revision, seen: i64, complete: i64| Certified {
+            revision,
+            seen: START + seen,
+            complete: START + complete,
+        };
+        // given 7 was there at 2.5 s by a quorum's word and arrived at 4 s, and 9 arrived after five minutes without a quorum
+        let opening = stored(
+            &folders,
+            &[
+                (
+                    &[(5, 1_100), (6, 1_200)],
+                    &[pair(4, 100, 1_000), pair(6, 2_002, 2_000)],
+                    true,
+                ),
+                (
+                    &[(7, 4_100), (8, 4_200)],
+                    &[pair(6, 2_002, 2_000), pair(7, 2_501, 2_500), pair(8, 5_001, 9_000)],
+                    true,
+                ),
+                (
+                    &[(9, 310_100)],
+                    &[pair(8, 5_001, 9_000), pair(9, 310_502, 310_501)],
+                    true,
+                ),
+            ],
+        )
+        .await;
+        assert_eq!(at(&opening, 1_150).await, Ok(5));
+        assert_eq!(at(&opening, 2_300).await, Ok(6));
+        assert_eq!(at(&opening, 2_600).await, Ok(7));
+        assert_eq!(at(&opening, 9_500).await, Ok(8));
+        assert!(at(&opening, 200_500).await.expect_err("unknown").contains("cut off"));
+        assert_eq!(at(&opening, 310_501).await, Ok(9));
+        assert!(
+            at(&opening, 310_600)
+                .await
+                .expect_err("not yet")
+                .contains("lead only to")
+        );
     }
 }

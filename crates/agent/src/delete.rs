@@ -7,6 +7,7 @@ use tracing::info;
 
 use crate::Folders;
 use crate::failure::of_store;
+use crate::let_go;
 use crate::place::Opening;
 use crate::stop::Stop;
 
@@ -20,6 +21,9 @@ async fn delete(task: &DeleteTask, store: &Store) -> Result<(), Error> {
     for location in &task.locations {
         store.delete(&store.key_of(location)?).await?;
         info!("deleted {location}");
+    }
+    if !task.unproven_of.is_empty() {
+        let_go::unproven_ones(store, &task.unproven_of, "").await?;
     }
     if !task.all_of_path {
         return Ok(());

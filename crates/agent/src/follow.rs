@@ -1,5 +1,8 @@
 //! Continuous backup: every change is watched and written to the store in segments, until stopped.
 //!
+//! How far that leads in time is certified by linearizable reads (`certified.rs`), and a watch ends when its member has lost its
+//! leader: a member that is cut off would be quiet for ever.
+//!
 //! Where it goes on after a restart is read from the store itself. What cannot be had any more, because the history was
 //! compacted before it was read, is a gap: it is said, and a snapshot taken after it makes a new beginning.
 
@@ -19,6 +22,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use crate::Folders;
+use crate::certified::{self, Certified};
 use crate::chain::{self, Reached};
 use crate::failure::{failure, of_etcd, of_key, of_put, of_store};
 use crate::inspect::snapshots;
@@ -53,6 +57,7 @@ pub(crate) async fn run(task: &FollowTask, folders: &Folders, stop: &Stop) -> Re
         cluster: 0,
         covered: 0,
         last_time: Timestamp::UNIX_EPOCH,
+        certified: Vec::new(),
         needs_snapshot: None,
         waiting: Vec::new(),
         size: 0,
@@ -79,6 +84,8 @@ struct Follower<'a> {
     covered: i64,
     /// Never goes back, whatever the clock does.
     last_time: Timestamp,
+    /// What is certain of the times of revisions from the last one in the store on.
+    certified: Vec<Certified>,
     /// After a gap: only a snapshot of at least this revision can be followed by what is streamed.
     needs_snapshot: Option<i64>,
     waiting: Vec<Change>,
@@ -99,7 +106,14 @@ impl Follower<'_> {
             let start = chain::start_of_last_run(&segments).unwrap_or(last.first);
             self.needs_snapshot = Some(start - 1);
             self.look_for_snapshot().await?;
-            self.reached(last.last, last.time);
+            self.certified = head.certified;
+            let reached = chain::reached(&self.opening)
+                .await
+                .and_then(|reached| reached.certified());
+            if let Some(reached) = reached {
+                certified::add(&mut self.certified, reached);
+            }
+            self.tell();
         }
         info!("going on after revision {}", self.covered);
         Ok(())
@@ -126,14 +140,19 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Tells how far we are, unless no snapshot leads there.
-    fn reached(&self, revision: i64, time: Timestamp) {
+    /// Tells how far we are, unless no snapshot leads there: the last revision in the store whose time is certain.
+    fn tell(&self) {
+        let mut known = self.certified.iter().rev();
+        let Some(latest) = known.find(|pair| pair.revision <= self.covered) else {
+            return;
+        };
         if self.needs_snapshot.is_none() {
+            let time = Timestamp::from_millisecond(latest.complete).ok().map(Time);
             self.board.change(|said| {
                 *said = Progress {
                     latest: Some(RestorablePoint {
-                        revision,
-                        time: Some(Time(time)),
+                        revision: latest.revision,
+                        time,
                     }),
                     problem: String::new(),
                 }
@@ -170,7 +189,7 @@ impl Follower<'_> {
             let flush = self.since.map_or(quiet, |since| since + LONGEST);
             tokio::select! {
                 biased;
-                () = sleep_until(flush), if self.since.is_some() => self.flush().await?,
+                () = sleep_until(flush), if self.since.is_some() => self.flush(&member).await?,
                 () = sleep_until(quiet) => {
                     self.still_quiet(&member).await?;
                     quiet = Instant::now() + QUIET;
@@ -182,7 +201,7 @@ impl Follower<'_> {
                         return Ok(());
                     }
                     if self.size >= LARGEST {
-                        self.flush().await?;
+                        self.flush(&member).await?;
                     }
                 }
             }
@@ -252,8 +271,32 @@ impl Follower<'_> {
         }
     }
 
+    /// Certifies the time, and writes what waits: it was acknowledged, whether the member can certify it or not.
+    async fn flush(&mut self, member: &Member) -> Result<(), Failure> {
+        let certified = self.certify(member).await;
+        self.write_segment().await?;
+        certified
+    }
+
+    /// A linearizable read between two readings of the clock. A clock that was put back certifies nothing until it has caught up.
+    async fn certify(&mut self, member: &Member) -> Result<(), Failure> {
+        let before = Timestamp::now();
+        let revision = member.client.with_request_timeout(QUIET).linearizable_revision().await;
+        let revision = revision.map_err(|error| of_etcd(&error, &member.endpoint))?;
+        let after = Timestamp::now();
+        if self.last_time <= before && before <= after {
+            let read = Certified {
+                revision,
+                seen: after.as_millisecond(),
+                complete: before.as_millisecond(),
+            };
+            certified::add(&mut self.certified, read);
+        }
+        Ok(())
+    }
+
     /// Writes what waits as one segment.
-    async fn flush(&mut self) -> Result<(), Failure> {
+    async fn write_segment(&mut self) -> Result<(), Failure> {
         let Some(last) = self.waiting.last() else { return Ok(()) };
         let time = Timestamp::from_millisecond(last.millis).unwrap_or(self.last_time);
         let segment = Segment {
@@ -265,13 +308,23 @@ impl Follower<'_> {
             cluster: self.cluster,
             first: segment.first,
             last: segment.last,
+            certified: self
+                .certified
+                .iter()
+                .filter(|pair| pair.revision <= segment.last)
+                .copied()
+                .collect(),
+            certifies: true,
         };
         let content = Bytes::from(write(&head, &self.waiting));
         self.put(&segment.key(self.opening.store.key()), content).await?;
         self.waiting.clear();
         (self.size, self.since) = (0, None);
         self.covered = segment.last;
-        self.reached(segment.last, time);
+        self.tell();
+        // The last pair may last longer: it goes into the next segment as well.
+        let last = self.certified.iter().rposition(|pair| pair.revision <= self.covered);
+        self.certified.drain(..last.unwrap_or(0));
         Ok(())
     }
 
@@ -283,32 +336,29 @@ impl Follower<'_> {
         put.map(|_| ()).map_err(|error| of_put(error, |failure| failure))
     }
 
-    /// Nothing waits: when the member has seen no more than we have, this moment can be restored, too.
+    /// Nothing waits: when the cluster has no more than we have, this moment can be restored, too.
     async fn still_quiet(&mut self, member: &Member) -> Result<(), Failure> {
         self.look_for_snapshot().await?;
         if !self.waiting.is_empty() {
             return Ok(());
         }
-        let now = Timestamp::now().max(self.last_time);
-        let status = member.client.with_request_timeout(QUIET).status().await;
-        let status = status.map_err(|error| of_etcd(&error, &member.endpoint))?;
-        let revision = status.header.map_or(0, |header| header.revision);
-        if revision != self.covered {
+        self.certify(member).await?;
+        let Some(reached) = self
+            .certified
+            .last()
+            .copied()
+            .filter(|pair| pair.revision <= self.covered)
+        else {
             return Ok(());
-        }
-        let reached = Reached {
-            revision,
-            millis: now.as_millisecond(),
         };
-        let content = serde_json::to_vec(&reached).unwrap_or_default();
+        let content = serde_json::to_vec(&Reached::of(reached)).unwrap_or_default();
         let key = names::reached(self.opening.store.key());
         self.opening
             .store
             .put_small(&key, content.into())
             .await
             .map_err(|error| of_store(&error))?;
-        self.last_time = now;
-        self.reached(revision, now);
+        self.tell();
         Ok(())
     }
 }

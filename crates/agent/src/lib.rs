@@ -6,12 +6,14 @@
 
 mod backup;
 mod by_hand;
+mod certified;
 mod chain;
 mod delete;
 mod failure;
 mod fetch;
 mod follow;
 mod inspect;
+mod let_go;
 mod member;
 mod outcome;
 mod passed;

@@ -22,6 +22,8 @@ fn words(outcome: &Outcome) -> String {
             // The list is for people; what is gone from the store can be seen there.
             Outcome::BackedUp(done) if !done.deleted.is_empty() => done.deleted.truncate(done.deleted.len() / 2),
             Outcome::BackedUp(done) if !done.retention_problem.is_empty() => shorter(&mut done.retention_problem),
+            Outcome::Proven(done) if !done.deleted.is_empty() => done.deleted.truncate(done.deleted.len() / 2),
+            Outcome::Proven(done) if !done.retention_problem.is_empty() => shorter(&mut done.retention_problem),
             Outcome::Failed(failure) if !failure.message.is_empty() => shorter(&mut failure.message),
             _ => break,
         }

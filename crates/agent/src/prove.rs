@@ -5,11 +5,13 @@ use std::path::Path;
 use stateward_api::agent::{Failure, ProveTask, Proven};
 use stateward_api::etcd_backup::Verify;
 use stateward_etcd::messages::RangeRequest;
+use stateward_store::retention::Taken;
 use tracing::info;
 
 use crate::Folders;
 use crate::failure::{corrupt, of_etcd, of_io, of_store};
 use crate::fetch::fetch;
+use crate::let_go;
 use crate::member::Scratch;
 use crate::place::Opening;
 use crate::stop::Stop;
@@ -17,7 +19,20 @@ use crate::stop::Stop;
 pub(crate) async fn run(task: &ProveTask, folders: &Folders, stop: &Stop) -> Result<Proven, Failure> {
     let opening = Opening::new(&task.place, folders)?;
     let room = room(&folders.scratch)?;
-    stop.guard(prove(task, folders, &opening, room.path())).await
+    let mut proven = stop.guard(prove(task, folders, &opening, room.path())).await?;
+    let (store, record) = (&opening.store, &task.record);
+    let key = store.key_of(&record.location).map_err(|error| of_store(&error))?;
+    if !record.unproven_at.is_empty() {
+        let published = async {
+            let from = store.key_of(&record.unproven_at)?;
+            store.publish(&from, &key).await
+        };
+        stop.guard(async { published.await.map_err(|error| of_store(&error)) })
+            .await?;
+    }
+    (proven.deleted, proven.retention_problem) =
+        let_go::old_ones(store, &task.retention, Taken::Proven(&key), stop).await;
+    Ok(proven)
 }
 
 /// A folder in the scratch volume that goes when the work is done.
@@ -30,7 +45,10 @@ pub(crate) fn room(scratch: &Path) -> Result<tempfile::TempDir, Failure> {
 
 async fn prove(task: &ProveTask, folders: &Folders, opening: &Opening, room: &Path) -> Result<Proven, Failure> {
     let record = &task.record;
-    let location = record.location.as_str();
+    let location = match record.unproven_at.as_str() {
+        "" => record.location.as_str(),
+        elsewhere => elsewhere,
+    };
     let key = opening.store.key_of(location).map_err(|error| of_store(&error))?;
     let file = room.join("snapshot");
     let proof = fetch(opening, &key, &file).await?.judged().await?;
@@ -73,6 +91,7 @@ async fn prove(task: &ProveTask, folders: &Folders, opening: &Opening, room: &Pa
         verified: Verify::Restore,
         keys,
         key_hash: hash,
+        ..Proven::default()
     })
 }
 

@@ -95,6 +95,12 @@ async fn make(
     let file = plain.as_ref().map_or(fetched, |plain| &plain.file);
     let (proof, revision) = if let Some(to) = &task.restore_to {
         let proof = judging.await?;
+        // What was found for a time when the backup was proven is what is restored.
+        let found = RestoreTo {
+            revision: Some(task.revision),
+            time: None,
+        };
+        let to = if task.revision > 0 { &found } else { to };
         let revision = reach(opening, (to, proof.opened.revision()), fetched, folders).await?;
         info!("restoring revision {revision} raised by {}", task.revision_bump);
         tool::restore(&what(file), path).await?;

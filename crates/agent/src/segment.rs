@@ -9,6 +9,8 @@ use prost::Message;
 use sha2::{Digest, Sha256};
 use stateward_etcd::messages::{DeleteRangeRequest, Event, EventType, Operation, PutRequest, RequestOp};
 
+use crate::certified::Certified;
+
 const MAGIC: &[u8] = b"STATEWARD-CHANGES\x01\n";
 const SUM: usize = 32;
 
@@ -21,6 +23,12 @@ pub(crate) struct Head {
     pub(crate) first: i64,
     #[prost(int64, tag = "3")]
     pub(crate) last: i64,
+    /// What is certain of the times of its revisions, and of the one before the first.
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) certified: Vec<Certified>,
+    /// It was written by a release that certifies times; older ones knew only when changes arrived.
+    #[prost(bool, tag = "5")]
+    pub(crate) certifies: bool,
 }
 
 /// One revision.
@@ -146,6 +154,12 @@ mod tests {
             cluster: 7,
             first: 5,
             last: 9,
+            certified: vec![Certified {
+                revision: 9,
+                seen: 2,
+                complete: 1,
+            }],
+            certifies: true,
         };
         let change = |revision| Change {
             revision,

@@ -5,6 +5,8 @@ mod support;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_agent::{Stop, run};
 use stateward_api::agent::{BackupTask, FollowTask, InspectTask, Outcome, Progress, ProveTask, RestoreTask, Task};
 use stateward_api::etcd_restore::RestoreTo;
@@ -244,6 +246,7 @@ async fn a_backup_is_proven_by_restoring_it() {
             Task::Prove(ProveTask {
                 place: ground.place(),
                 record,
+                ..ProveTask::default()
             })
         };
         match ground.run(task(record.clone())).await {
@@ -255,4 +258,91 @@ async fn a_backup_is_proven_by_restoring_it() {
         other.key_hash = "00000000".into();
         assert_eq!(failed(ground.run(task(other)).await).reason, "BackupCorrupt");
     }
+}
+
+/// Three members that know each other from the start.
+fn three(program: &Program) -> Vec<Etcd> {
+    let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
+    let urls: Vec<String> = (1..)
+        .zip(&ports)
+        .map(|(n, port)| format!("m{n}=http://127.0.0.1:{port}"))
+        .collect();
+    let initial = urls.join(",");
+    let members = (1..).zip(ports).map(|(n, peer_port)| {
+        let start = Start {
+            name: &format!("m{n}"),
+            peer_port,
+            state: "new",
+            initial_cluster: &initial,
+            extra: Vec::new(),
+        };
+        Etcd::start(program, start)
+    });
+    members.collect()
+}
+
+/// Freezes a member or lets it go on.
+fn signal(etcd: &Etcd, signal: &str) {
+    let sent = std::process::Command::new("kill")
+        .args([signal, &etcd.id().to_string()])
+        .status();
+    assert!(sent.expect("kill").success());
+}
+
+#[tokio::test]
+async fn a_member_without_its_quorum_certifies_no_time() {
+    let program = newest();
+    let mut ground = Ground::new(&program);
+    let address = ground.listen();
+    let members = three(&program);
+    fill(&members[0], 5).await;
+    let periodic = BackupTask {
+        periodic: true,
+        ..BackupTask::default()
+    };
+    let first = ground.back_up(&members[0], periodic).await.record;
+    // given a follower of one of three members, and a quiet cluster whose restorable time moves on
+    let follow = Task::Follow(FollowTask {
+        endpoints: vec![url(&members[0])],
+        place: ground.place(),
+        after_revision: first.revision,
+    });
+    let stop = Stop::default();
+    let follower = start(&ground, follow, &stop);
+    let latest = async || progress(address).await?.latest?.time;
+    let early = until("a certified time", latest).await;
+    until("a later one", async || latest().await.filter(|time| time.0 > early.0)).await;
+    // when the two others stand still, then that is told and the time stays
+    members[1..].iter().for_each(|member| signal(member, "-STOP"));
+    let stopped = Timestamp::now();
+    until("a word about it", async || {
+        progress(address).await.filter(|said| !said.problem.is_empty())
+    })
+    .await;
+    let kept = latest().await.expect("a time");
+    assert!(
+        kept.0 <= stopped,
+        "{} is certified, and the quorum was lost at {stopped}",
+        kept.0
+    );
+    let beyond = InspectTask {
+        restore_to: Some(RestoreTo {
+            revision: None,
+            time: Some(Time(Timestamp::now())),
+        }),
+        ..InspectTask::default()
+    };
+    assert_eq!(
+        ground.inspect(beyond).await.expect_err("not certified").reason,
+        "PointMissing"
+    );
+    // and when they go on, it does
+    members[1..].iter().for_each(|member| signal(member, "-CONT"));
+    fill(&members[0], 1).await;
+    until("a time after that", async || {
+        latest().await.filter(|time| time.0 > stopped)
+    })
+    .await;
+    stop.interrupt();
+    follower.await.expect("an outcome");
 }

@@ -3,7 +3,9 @@
 mod support;
 
 use stateward_agent::{Folders, Stop, run};
-use stateward_api::agent::{BackedUp, BackupTask, DeleteTask, InspectTask, Inspected, Outcome, RestoreTask, Task};
+use stateward_api::agent::{
+    BackedUp, BackupTask, DeleteTask, InspectTask, Inspected, Outcome, ProveTask, RestoreTask, Retention, Task,
+};
 use support::*;
 
 #[tokio::test]
@@ -92,7 +94,7 @@ async fn periodic_backups_are_kept_by_count_and_the_newest_good_one_is_found() {
     let etcd = Etcd::first(&program, &[]);
     let periodic = BackupTask {
         periodic: true,
-        max_backups: Some(2),
+        retention: keep(2),
         ..BackupTask::default()
     };
     let mut last = BackedUp::default();
@@ -239,4 +241,95 @@ async fn a_cluster_with_tls_is_backed_up_with_the_mounted_certificates() {
     })
     .await;
     assert_eq!(done.record.endpoint, format!("https://{}", etcd.client));
+}
+
+#[tokio::test]
+async fn a_single_backup_replaces_the_one_before_it_when_it_is_proven() {
+    let program = newest();
+    let ground = Ground::new(&program);
+    let etcd = Etcd::first(&program, &[]);
+    fill(&etcd, 3).await;
+    // given a good backup at the path
+    let first = ground.back_up(&etcd, BackupTask::default()).await.record;
+    // when others are taken that another pod is to prove
+    let later = |number: i64| BackupTask {
+        prove_later: true,
+        attempt: format!("1a2b3c4d-{number}"),
+        ..BackupTask::default()
+    };
+    fill(&etcd, 4).await;
+    ground.back_up(&etcd, later(1)).await;
+    let second = ground.back_up(&etcd, later(2)).await;
+    // then the good one stands where it stood, and of the unproven ones only the last is left
+    assert_eq!(second.record.unproven_at, "dir/etcd.backup.unproven-1a2b3c4d-2");
+    assert_eq!(second.deleted, ["dir/etcd.backup.unproven-1a2b3c4d-1"]);
+    let found = ground.inspect(InspectTask::default()).await.expect("a good backup");
+    assert_eq!((found.revision, &found.sha256), (first.revision, &first.sha256));
+    // when it cannot be proven, then that is so as well
+    let prove = |record| {
+        Task::Prove(ProveTask {
+            place: ground.place(),
+            record,
+            ..ProveTask::default()
+        })
+    };
+    let mut wrong = second.record.clone();
+    wrong.keys = Some(99);
+    assert_eq!(failed(ground.run(prove(wrong)).await).reason, "BackupCorrupt");
+    let found = ground.inspect(InspectTask::default()).await.expect("a good backup");
+    assert_eq!(found.sha256, first.sha256);
+    // and when it is proven, it takes the place
+    let outcome = ground.run(prove(second.record.clone())).await;
+    assert!(matches!(outcome, Outcome::Proven(_)), "{outcome:?}");
+    let found = ground.inspect(InspectTask::default()).await.expect("a good backup");
+    assert_eq!(found.sha256, second.record.sha256);
+    assert_eq!(files(&ground.claim().join("dir")), ["etcd.backup"]);
+}
+
+#[tokio::test]
+async fn backups_that_are_not_proven_push_out_none_that_is() {
+    let program = newest();
+    let ground = Ground::new(&program);
+    let etcd = Etcd::first(&program, &[]);
+    fill(&etcd, 1).await;
+    let task = |prove_later: bool, proven: &[String], unproven: &[String]| BackupTask {
+        periodic: true,
+        prove_later,
+        retention: Retention {
+            proven: proven.to_vec(),
+            unproven: unproven.to_vec(),
+            ..keep(1)
+        },
+        ..BackupTask::default()
+    };
+    // given one that is proven, which is all that is to be kept
+    let good = ground.back_up(&etcd, task(false, &[], &[])).await.record;
+    let proven = [good.location.clone()];
+    // when more are taken whose proofs fail
+    let mut unproven = Vec::new();
+    for round in 2..=4 {
+        fill(&etcd, round).await;
+        let done = ground.back_up(&etcd, task(true, &proven, &unproven)).await;
+        unproven.retain(|location| !done.deleted.contains(location));
+        unproven.push(done.record.location);
+    }
+    // then it is there, beside the last of them
+    let left = files(&ground.claim().join("dir"));
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(ground.claim().join(&good.location).exists());
+    // and when one is proven, it takes the place
+    let last = ground.back_up(&etcd, task(true, &proven, &unproven)).await;
+    let prove = Task::Prove(ProveTask {
+        place: ground.place(),
+        record: last.record,
+        retention: Retention {
+            proven: proven.to_vec(),
+            unproven,
+            ..keep(1)
+        },
+    });
+    let Outcome::Proven(done) = ground.run(prove).await else {
+        panic!("not proven")
+    };
+    assert!(done.deleted.contains(&good.location), "{done:?}");
 }

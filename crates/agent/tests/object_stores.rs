@@ -54,7 +54,7 @@ async fn round_trip(ground: &Ground, program: &Program, etcd: &Etcd, keys: i64) 
     assert_eq!(one.record.keys, Some(keys));
     let periodic = BackupTask {
         periodic: true,
-        max_backups: Some(1),
+        retention: keep(1),
         ..BackupTask::default()
     };
     let first = ground.back_up(etcd, periodic.clone()).await;
@@ -81,6 +81,7 @@ async fn round_trip(ground: &Ground, program: &Program, etcd: &Etcd, keys: i64) 
         place: ground.place(),
         locations: vec![one.record.location],
         all_of_path: true,
+        ..DeleteTask::default()
     });
     assert_eq!(ground.run(delete).await, Outcome::Deleted);
     assert_eq!(
@@ -289,6 +290,46 @@ async fn stores_that_fail_say_why_and_keep_nothing() {
     let done = ground.back_up(&etcd, BackupTask::default()).await;
     assert_eq!(done.record.keys, Some(50));
     assert!(visible(&minio));
+}
+
+#[tokio::test]
+#[ignore = "./x store test"]
+async fn a_good_backup_stays_until_another_is_proven() {
+    let program = newest();
+    let etcd = filled(&program).await;
+    let minio = Server::minio(LOCAL, &["bucket"]);
+    let mut ground = Ground::new(&program);
+    aws_files(&ground.folders().store, USER, PASSWORD);
+    ground.set_store(s3(minio.url(), "bucket/etcd.backup"));
+    // given a good backup
+    let first = ground.back_up(&etcd, BackupTask::default()).await.record;
+    fill(&etcd, 11).await;
+    // when others are sent and cannot be read back, or are told to end while they are
+    let proxy = Proxy::before(minio.address, Fault::NoReads);
+    let task = |ground: &Ground, number: i64| {
+        Task::Backup(BackupTask {
+            endpoints: vec![url(&etcd)],
+            place: ground.place(),
+            attempt: format!("1a2b3c4d-{number}"),
+            ..BackupTask::default()
+        })
+    };
+    ground.set_store(s3(format!("http://{}", proxy.address), "bucket/etcd.backup"));
+    let unread = failed(ground.run(task(&ground, 1)).await);
+    assert_eq!(unread.reason, "StoreUnreachable", "{}", unread.message);
+    // then the good one is there, and nothing else
+    ground.set_store(s3(minio.url(), "bucket/etcd.backup"));
+    let found = ground.inspect(InspectTask::default()).await.expect("the good one");
+    assert_eq!(found.sha256, first.sha256);
+    assert_eq!(files(&minio.data().join("bucket")), ["etcd.backup"]);
+    // and one that is proven takes its place
+    let second = match ground.run(task(&ground, 2)).await {
+        Outcome::BackedUp(done) => done.record,
+        other => panic!("{other:?}"),
+    };
+    let found = ground.inspect(InspectTask::default()).await.expect("the new one");
+    assert_eq!((&found.sha256, found.revision), (&second.sha256, second.revision));
+    assert_eq!(files(&minio.data().join("bucket")), ["etcd.backup"]);
 }
 
 /// The command line that leads to [`as_the_agent`].

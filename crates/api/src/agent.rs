@@ -86,12 +86,34 @@ pub struct BackupTask {
     /// Give up after so many seconds. Not set: 60 for the first byte and between two pieces.
     #[serde(default)]
     pub timeout_seconds: Option<i64>,
-    /// Keep so many periodic files.
+    /// Another pod proves it by restoring it ([`ProveTask`]). Until then it does not count as a backup: a one-shot one is not
+    /// at `path`, and no proven one goes for it.
+    #[serde(default)]
+    pub prove_later: bool,
+    /// The EtcdBackup and the number of the attempt, as `1f2e3d4c-7`: where a one-shot backup is until it is proven.
+    #[serde(default)]
+    pub attempt: String,
+    /// What may go afterwards.
+    #[serde(flatten)]
+    pub retention: Retention,
+}
+
+/// Which periodic files may go when another one is proven.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Retention {
+    /// Keep so many.
     #[serde(default)]
     pub max_backups: Option<i64>,
-    /// Keep periodic files for so many seconds, and the newest good one for ever.
+    /// Keep them for so many seconds, and the newest proven one for ever.
     #[serde(default)]
     pub max_age_seconds: Option<i64>,
+    /// Files that are remembered as proven, as in [`BackupRecord::location`].
+    #[serde(default)]
+    pub proven: Vec<String>,
+    /// Files that are remembered as not proven. They are counted apart.
+    #[serde(default)]
+    pub unproven: Vec<String>,
 }
 
 /// Find and prove a backup.
@@ -145,8 +167,11 @@ pub struct RestoreTask {
 pub struct ProveTask {
     /// Where the backup is.
     pub place: Place,
-    /// The record of the backup.
+    /// The record of the backup. Where it says that the file is elsewhere until it is proven, it takes its place afterwards.
     pub record: BackupRecord,
+    /// What may go afterwards.
+    #[serde(flatten)]
+    pub retention: Retention,
 }
 
 /// Stream changes.
@@ -170,6 +195,9 @@ pub struct DeleteTask {
     pub place: Place,
     /// The files, as in [`BackupRecord::location`].
     pub locations: Vec<String>,
+    /// The EtcdBackup, as in [`BackupTask::attempt`]: what its one-shot attempts left goes too.
+    #[serde(default)]
+    pub unproven_of: String,
     /// Also everything periodic and streamed below `path`.
     #[serde(default)]
     pub all_of_path: bool,
@@ -240,6 +268,12 @@ pub struct Proven {
     pub keys: i64,
     /// etcd's own hash of its keys, in hexadecimal.
     pub key_hash: String,
+    /// Files that retention let go.
+    #[serde(default)]
+    pub deleted: Vec<String>,
+    /// What retention could not delete, in words.
+    #[serde(default)]
+    pub retention_problem: String,
 }
 
 /// Why it did not work.

@@ -293,6 +293,9 @@ pub struct BackupRecord {
     /// Where it is: bucket and key, or a file below the root of the claim.
     #[serde(default)]
     pub location: String,
+    /// Where it is until it is proven, when it is not yet at `location`: what stands there stays until then.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unproven_at: String,
     /// Its revision.
     #[serde(default)]
     pub revision: i64,

@@ -140,6 +140,17 @@ pub enum Store<'a> {
 }
 
 impl<'a> Store<'a> {
+    /// The field for a secret that must be set, since what speaks for the pod would otherwise be sent to an endpoint that anybody
+    /// can name. S3 and OSS sign requests and never send a key.
+    pub fn needs_secret(&self) -> Option<&'static str> {
+        let (endpoint, secret) = match self {
+            Self::Abs(store) => (&store.endpoint, "absSecret"),
+            Self::Gcs(store) => (&store.endpoint, "gcpSecret"),
+            Self::S3(_) | Self::Oss(_) | Self::File(_) => return None,
+        };
+        (endpoint.is_some() && self.secret().is_none()).then_some(secret)
+    }
+
     /// Its kind.
     pub fn storage_type(&self) -> StorageType {
         match self {
@@ -172,6 +183,13 @@ impl<'a> Store<'a> {
             Self::File(_) => None,
         }
     }
+}
+
+/// Why an endpoint of a store that is spoken to with a bearer token needs a secret.
+pub fn token_message(secret: &str) -> String {
+    format!(
+        "an endpoint without {secret} would be sent the token of the pod's identity: set {secret}, or leave endpoint out"
+    )
 }
 
 /// Why no store can be told from an object. Objects written before the schema had its rules can be so.

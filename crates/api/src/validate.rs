@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use crate::etcd_cluster::{EtcdCluster, Tls};
 use crate::owned_flags;
 use crate::quantity;
-use crate::store::StoreError;
+use crate::store::{Store, StoreError, token_message};
 use crate::{EtcdBackup, EtcdRestore, SIZES};
 
 /// Something in a spec that cannot be acted on: the field, what is wrong, and what to change.
@@ -177,7 +177,9 @@ impl EtcdCluster {
 impl EtcdBackup {
     /// Everything in the spec that cannot be acted on.
     pub fn problems(&self) -> Vec<Problem> {
-        let mut problems: Vec<Problem> = self.spec.plan.store().err().map(store_problem).into_iter().collect();
+        let store = self.spec.plan.store();
+        let mut problems: Vec<Problem> = store.err().map(store_problem).into_iter().collect();
+        problems.extend(store.ok().and_then(|store| token_problem(&store)));
         if self.spec.etcd_endpoints.is_empty() == self.spec.cluster_ref.is_none() {
             problems.push(problem(
                 "clusterRef",
@@ -200,7 +202,8 @@ impl EtcdRestore {
                     "a store block names a backup too: keep one of them",
                 ));
             }
-            (None, Ok(_)) | (Some(_), Err(StoreError::Missing)) => {}
+            (None, Ok(store)) => problems.extend(token_problem(&store)),
+            (Some(_), Err(StoreError::Missing)) => {}
         }
         let (cluster, name) = (self.cluster_name(), self.metadata.name.as_deref().unwrap_or_default());
         let fits = |rest: &str| rest.is_empty() || rest.starts_with('-');
@@ -212,6 +215,15 @@ impl EtcdRestore {
         }
         problems
     }
+}
+
+fn token_problem(store: &Store<'_>) -> Option<Problem> {
+    let secret = store.needs_secret()?;
+    let block = match store {
+        Store::Abs(_) => "abs",
+        _ => "gcs",
+    };
+    Some(problem(format!("{block}.endpoint"), token_message(secret)))
 }
 
 fn store_problem(error: StoreError) -> Problem {
@@ -326,6 +338,30 @@ mod tests {
             backup(json!({"etcdEndpoints": ["e"], "s3": {"path": "b/k"}, "gcs": {"path": "b/k"}})).len(),
             1
         );
+        // the token of a pod's identity goes to nobody but the provider
+        for (block, secret) in [("gcs", "gcpSecret"), ("abs", "absSecret")] {
+            let of = |store: serde_json::Value| {
+                (
+                    json!({"clusterRef": {"name": "c"}, block: store}),
+                    json!({block: store}),
+                )
+            };
+            let (bad, worse) = of(json!({"path": "b/k", "endpoint": "https://store.example"}));
+            for found in [backup(bad), restore(worse)] {
+                assert_eq!(found.len(), 1);
+                assert!(
+                    found[0].field == format!("{block}.endpoint")
+                        && found[0].message.contains(&format!("set {secret}"))
+                );
+            }
+            for good in [
+                json!({"path": "b/k"}),
+                json!({"path": "b/k", "endpoint": "https://s.example", secret: "s"}),
+            ] {
+                let (one, other) = of(good);
+                assert_eq!((backup(one), restore(other)), (vec![], vec![]));
+            }
+        }
         assert_eq!(restore(json!({"backupRef": {"name": "nightly"}})), vec![]);
         assert_eq!(restore(json!({"s3": {"path": "b/k"}})), vec![]);
         assert_eq!(restore(json!({"etcdCluster": {"name": "other"}})).len(), 2);

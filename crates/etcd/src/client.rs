@@ -11,6 +11,7 @@ use prost::Message;
 use stateward_plan::etcd::{Alarm, MemberId};
 use tonic::Request;
 use tonic::client::Grpc;
+use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic_prost::ProstCodec;
 
@@ -285,8 +286,20 @@ impl Client {
         self.call("/etcdserverpb.KV/Txn", TxnRequest { success: steps }).await
     }
 
-    /// Watches every key from a revision on. The stream has no end but an error or the server's cancellation; the request
-    /// timeout bounds only its beginning.
+    /// The newest revision that was acknowledged before this was asked: a read that a quorum confirms, of a key that need not
+    /// be there.
+    pub async fn linearizable_revision(&self) -> Result<i64> {
+        let request = RangeRequest {
+            key: vec![0],
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        let answer = self.range(request).await?;
+        Ok(answer.header.map_or(0, |header| header.revision))
+    }
+
+    /// Watches every key from a revision on. The stream has no end but an error or the server's cancellation, which also comes
+    /// when the member has lost its leader; the request timeout bounds only its beginning.
     pub async fn watch_all(
         &self,
         from_revision: i64,
@@ -306,7 +319,12 @@ impl Client {
             grpc.ready().await.map_err(|error| unreachable(&error))?;
             let codec: ProstCodec<WatchRequest, WatchResponse> = ProstCodec::default();
             let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
-            let response = grpc.streaming(Request::new(requests), path, codec).await?;
+            let mut request = Request::new(requests);
+            // etcd ends such a stream when its member has been without a leader for an election timeout.
+            request
+                .metadata_mut()
+                .insert("hasleader", MetadataValue::from_static("true"));
+            let response = grpc.streaming(request, path, codec).await?;
             Ok::<_, Error>(response.into_inner())
         };
         let responses = tokio::time::timeout(patience, open)

@@ -13,6 +13,7 @@ use kube::api::ListParams;
 use rand::Rng;
 use stateward_api::{EtcdCluster, names};
 use stateward_etcd::{Asked, Client, ask, hash_of_data, prove_list};
+use stateward_plan::agent::Agent;
 use stateward_plan::etcd::manifests::{ANNOTATION_METADATA, TrustFiles};
 use stateward_plan::etcd::members::owner;
 use stateward_plan::etcd::{
@@ -260,6 +261,16 @@ pub(crate) fn dead_since(node: &Node) -> Option<Timestamp> {
             .as_ref()
             .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
     })
+}
+
+/// An agent's pod, with what is seen of its node. An operator of one namespace sees no nodes.
+pub(crate) fn agent(shared: &Shared, pod: &Pod) -> Agent {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    let node = node.and_then(|name| shared.caches.nodes.get(&Key::new("", name)));
+    Agent {
+        node_dead: node.and_then(|node| dead_since(&node)),
+        ..Agent::of(pod)
+    }
 }
 
 /// Asks the members of a cluster that is being taken over, under the names of their endpoints.

@@ -18,6 +18,7 @@ use crate::caches::{Key, owner_key};
 use crate::cluster_loop::ROUND_LIMIT;
 use crate::metrics::EffectLabel;
 use crate::named::look;
+use crate::observe::agent;
 use crate::watch::Users;
 use crate::{Loops, Shared};
 
@@ -195,7 +196,7 @@ async fn round(shared: &Shared, key: &Key, restore: &Arc<EtcdRestore>) -> Result
                 shared.events.tell(restore.as_ref(), note);
                 "tell"
             }
-            Effect::SetFinalizers(_) => continue,
+            Effect::SetFinalizers(_) | Effect::ForgetPod { .. } => continue,
         };
         if !matches!(effect, Effect::Tell(_)) {
             tracing::info!(restore = %restore.name_any(), "done: {effect}");
@@ -235,7 +236,7 @@ async fn agents(
         .of(&of_us)
         .iter()
         .filter(|pod| is_ours(pod, restore))
-        .map(|pod| (pod.name_any(), Agent::of(pod)))
+        .map(|pod| (pod.name_any(), agent(shared, pod)))
         .collect();
     let current = restore
         .status
@@ -246,7 +247,7 @@ async fn agents(
         // An attempt is not over because a watch is late.
         let pods: Api<Pod> = Api::namespaced(shared.client.clone(), &key.namespace);
         if let Some(pod) = pods.get_opt(&current).await?.filter(|pod| is_ours(pod, restore)) {
-            agents.insert(current, Agent::of(&pod));
+            agents.insert(current, agent(shared, &pod));
             shared.caches.agents.put(pod);
         }
     }

@@ -91,11 +91,7 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
         ),
         "agents",
         &shared.caches.agents,
-        |owner| match owner.name.split_once('/') {
-            Some(("EtcdBackup", name)) => shared.backups.loops.wake(&Key::new(owner.namespace.clone(), name)),
-            Some(("EtcdRestore", name)) => crate::restore::wake_owner(&shared, &owner.namespace, name),
-            _ => {}
-        },
+        |owner| wake_owner(&shared, owner),
     );
     let wake = |key: &Key| shared.loops.wake(key);
     let pods = follow(
@@ -156,6 +152,9 @@ async fn nodes(shared: &Shared) {
             for cluster in shared.caches.pods.keys_where(on_it) {
                 shared.loops.wake(&cluster);
             }
+            for owner in shared.caches.agents.keys_where(on_it) {
+                wake_owner(shared, &owner);
+            }
         }
     };
     let nodes: Api<Node> = Api::all(shared.client.clone());
@@ -166,6 +165,15 @@ async fn nodes(shared: &Shared) {
         wake_those_on,
     )
     .await;
+}
+
+/// Wakes whoever an agent works for.
+fn wake_owner(shared: &Shared, owner: &Key) {
+    match owner.name.split_once('/') {
+        Some(("EtcdBackup", name)) => shared.backups.loops.wake(&Key::new(owner.namespace.clone(), name)),
+        Some(("EtcdRestore", name)) => crate::restore::wake_owner(shared, &owner.namespace, name),
+        _ => {}
+    }
 }
 
 /// The nodes that were last seen dead, to notice when that changes.

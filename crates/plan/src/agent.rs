@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, Pod, PodSpec, ResourceRequirements,
-    SecurityContext, Volume, VolumeMount,
+    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, LocalObjectReference, Pod, PodSpec,
+    ResourceRequirements, SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -54,6 +54,8 @@ pub struct AgentPod<'a> {
     pub encryption: Option<&'a Encryption>,
     /// The user's service account, for workload identity.
     pub service_account: Option<&'a str>,
+    /// The Secrets to pull its images with.
+    pub image_pull_secrets: Vec<LocalObjectReference>,
     /// Seconds after which Kubernetes ends it.
     pub deadline: Option<i64>,
     /// It works until it is stopped, and Kubernetes starts it again when it ends.
@@ -133,6 +135,7 @@ impl AgentPod<'_> {
             termination_grace_period_seconds: Some(10),
             automount_service_account_token: Some(self.service_account.is_some()),
             service_account_name: self.service_account.map(str::to_owned),
+            image_pull_secrets: (!self.image_pull_secrets.is_empty()).then_some(self.image_pull_secrets),
             enable_service_links: Some(false),
             security_context: Some(restricted()),
             ..PodSpec::default()
@@ -217,6 +220,8 @@ pub struct Agent {
     pub terminating: Option<Timestamp>,
     /// Its address, once it has one.
     pub address: Option<String>,
+    /// Since when its node does not answer, where that can be seen. Nothing more is heard of the pod then.
+    pub node_dead: Option<Timestamp>,
     /// How far it is.
     pub state: State,
 }
@@ -256,6 +261,7 @@ impl Agent {
                 .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             terminating: meta.deletion_timestamp.as_ref().map(|time| time.0),
             address: pod.status.as_ref().and_then(|status| status.pod_ip.clone()),
+            node_dead: None,
             state: state(pod),
         }
     }

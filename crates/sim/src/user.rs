@@ -93,6 +93,7 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
             .unwrap_or(&long),
         backup_first: false,
         backup: None,
+        retain_claims: false,
         ignore_old_claims: false,
         adopt: Vec::new(),
         release_adopted: false,
@@ -105,6 +106,7 @@ impl Sim<'_> {
         let id = self.kube.new_id();
         intent.uid = uid(id);
         intent.generation = 1;
+        intent.retain_claims = self.profile.retain_claims;
         self.user.good = intent.template.clone();
         self.user.last = Some(intent.clone());
         self.tell(|| {

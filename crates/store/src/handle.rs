@@ -21,6 +21,8 @@ use crate::upload::Upload;
 pub(crate) const ABORT_PATIENCE: Duration = Duration::from_secs(10);
 /// What a read from a folder brings at once.
 const READ: usize = 1 << 20;
+/// What S3 copies in one request at most.
+const LARGEST_COPY: u64 = 5 << 30;
 /// A staged file of a folder is another's upload under way unless it is this old.
 const STALE: Duration = Duration::from_secs(3600);
 
@@ -144,7 +146,8 @@ impl Store {
     }
 
     /// As [`Store::put`], and what is read back must be approved by `check`. In a folder the file has no name until then;
-    /// other stores show it, and it is deleted again when it is not approved.
+    /// other stores show it, and it is deleted again when it is not approved: send it to a key where nothing stood before,
+    /// and [`Store::publish`] it.
     pub async fn put_checked<E, C>(
         &self,
         key: &str,
@@ -275,6 +278,66 @@ impl Store {
             return Err(error);
         }
         Ok(size)
+    }
+
+    /// Gives a file that is proven its name, and takes the other one away. What stood under that name is replaced in one
+    /// step: a reader finds the old file or the new one.
+    pub async fn publish(&self, from: &str, to: &str) -> Result<(), Error> {
+        let (source, target) = (self.path(from)?, self.path(to)?);
+        let wrong = |error: object_store::Error| self.error(&error, "writing", to);
+        if self.folder.is_some() {
+            return self.objects.rename(&source, &target).await.map_err(wrong);
+        }
+        let size = self.head(from).await?.size;
+        let copied = match size {
+            0..=LARGEST_COPY => self.objects.copy(&source, &target).await.map_err(wrong),
+            _ => Err(Error::new(Reason::StoreFailed, "it is too large to be copied at once")),
+        };
+        if let Err(error) = copied {
+            tracing::info!(
+                "{} is sent again, since the store did not copy it: {error}",
+                self.location(to)
+            );
+            self.send_again(from, target, to).await?;
+        }
+        // Azure answers before a copy is complete where it cannot make it at once.
+        let there = self.head(to).await?.size;
+        if there != size {
+            let message = format!("{} has {there} bytes where {size} were copied", self.location(to));
+            return Err(Error::new(Reason::StoreFailed, message));
+        }
+        if let Err(error) = self.delete(from).await {
+            tracing::warn!(
+                "{} is not needed any more and could not be deleted: {error}",
+                self.location(from)
+            );
+        }
+        Ok(())
+    }
+
+    /// Copies a file through this machine.
+    async fn send_again(&self, from: &str, target: Path, to: &str) -> Result<(), Error> {
+        let mut pieces = self.get(from).await?;
+        let mut upload = Upload::new(self.unsigned.clone(), target);
+        let wrong = |error: object_store::Error| self.error(&error, "writing", to);
+        let moved = async {
+            while let Some(piece) = pieces.next().await {
+                upload.take(piece?).await.map_err(wrong)?;
+            }
+            upload.last_part().await.map_err(wrong)
+        };
+        match moved.await {
+            Ok(()) => upload.complete().await.map(|_| ()).map_err(wrong),
+            Err(error) => {
+                upload.abort().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether it is a folder, in which a file has no name until it is approved.
+    pub fn is_folder(&self) -> bool {
+        self.folder.is_some()
     }
 
     /// Writes a small file at once.
@@ -417,5 +480,62 @@ fn entry(meta: &object_store::ObjectMeta) -> Entry {
         key: meta.location.as_ref().to_owned(),
         size: meta.size,
         modified: Timestamp::from_millisecond(meta.last_modified.timestamp_millis()).unwrap_or(Timestamp::UNIX_EPOCH),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::local::LocalFileSystem;
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_stood_there_stays_until_the_new_one_is_proven() {
+        let root = tempfile::tempdir().expect("a folder");
+        let memory = || Store::new(Arc::new(InMemory::new()), None, "bucket".into(), "etcd.backup".into());
+        let local = LocalFileSystem::new_with_prefix(root.path()).expect("a store");
+        let folder = Store::new(Arc::new(local), None, String::new(), "etcd.backup".into()).in_folder(root.path());
+        for store in [memory(), folder] {
+            // given a good file
+            let piece =
+                |text: &'static str| futures::stream::iter([Ok::<_, &str>(Bytes::from_static(text.as_bytes()))]);
+            let stop = CancellationToken::new();
+            let read = async |key: &str| {
+                let pieces: Vec<Bytes> = store.get(key).await.ok()?.try_collect().await.expect("read");
+                Some(pieces.concat())
+            };
+            store.put("etcd.backup", piece("good"), &stop).await.expect("written");
+            // when another one is not approved
+            let refused = async |_| Err("not what was sent");
+            let staged = crate::names::unproven("etcd.backup", "u-1");
+            let put = store.put_checked(&staged, piece("bad"), &stop, refused).await;
+            // then the good one is there, and nothing else
+            assert!(matches!(put, Err(PutError::Source(_))));
+            assert_eq!(read("etcd.backup").await.as_deref(), Some(&b"good"[..]));
+            assert_eq!(read(&staged).await, None);
+            // when one is approved, then it takes the place when it is published, and not before
+            let approved = async |_| Ok(());
+            let put = store.put_checked(&staged, piece("better"), &stop, approved).await;
+            assert_eq!(put.expect("written"), 6);
+            assert_eq!(read("etcd.backup").await.as_deref(), Some(&b"good"[..]));
+            store.publish(&staged, "etcd.backup").await.expect("published");
+            assert_eq!(read("etcd.backup").await.as_deref(), Some(&b"better"[..]));
+            assert_eq!(read(&staged).await, None);
+        }
+    }
+
+    /// A store that cannot copy.
+    #[tokio::test]
+    async fn what_a_store_cannot_copy_is_sent_again() {
+        let store = Store::new(Arc::new(InMemory::new()), None, "bucket".into(), "k".into());
+        let content: Vec<Result<Bytes, &str>> = (0..40).map(|n| Ok(Bytes::from(vec![n; 1 << 19]))).collect();
+        let stop = CancellationToken::new();
+        let pieces = futures::stream::iter(content.clone());
+        store.put("from", pieces, &stop).await.expect("written");
+        store.send_again("from", Path::from("to"), "to").await.expect("sent");
+        let got: Vec<Bytes> = store.get("to").await.expect("there").try_collect().await.expect("read");
+        let sent: Vec<Bytes> = content.into_iter().flatten().collect();
+        assert!(got.concat() == sent.concat());
     }
 }

@@ -63,6 +63,16 @@ fn read_time(text: &str) -> Option<Timestamp> {
     Some(civil.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
+/// Where a one-shot backup is until it is proven: beside its path, under a name of the attempt's own.
+pub fn unproven(path: &str, attempt: &str) -> String {
+    format!("{}{attempt}", unproven_ones(path))
+}
+
+/// What the keys of all one-shot backups of a path begin with that are not proven.
+pub fn unproven_ones(path: &str) -> String {
+    format!("{path}.unproven-")
+}
+
 /// The folder with the changes of a path.
 pub fn changes(path: &str) -> String {
     format!("{path}_changes/")

@@ -9,7 +9,9 @@ use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::local::LocalFileSystem;
 use object_store::{BackoffConfig, RetryConfig, StaticCredentialProvider};
-use stateward_api::store::{AbsStore, FileStore, GcsStore, OssStore, S3Store, Store as Block, StoreBlocks};
+use stateward_api::store::{
+    AbsStore, FileStore, GcsStore, OssStore, S3Store, Store as Block, StoreBlocks, token_message,
+};
 
 use crate::credentials::{self, Aws};
 use crate::error::{Error, Reason};
@@ -26,6 +28,9 @@ impl Store {
         let block = place
             .store(None)
             .map_err(|error| Error::new(Reason::StoreInvalid, error.to_string()))?;
+        if let Some(secret) = block.needs_secret() {
+            return Err(Error::new(Reason::StoreInvalid, token_message(secret)));
+        }
         match block {
             Block::S3(block) => s3(block, secrets),
             Block::Abs(block) => abs(block, secrets),
@@ -237,18 +242,15 @@ fn gcs(block: &GcsStore, secrets: &Path) -> Result<Store, Error> {
         let fixed = Arc::new(StaticCredentialProvider::new(GcpCredential { bearer }));
         GoogleCloudStorageBuilder::new().with_credentials(fixed)
     };
-    let mut builder = match (&block.gcp_secret, endpoint) {
-        (Some(_), _) => match credentials::file(secrets, "access-token") {
+    let mut builder = match &block.gcp_secret {
+        Some(_) => match credentials::file(secrets, "access-token") {
             Some(token) => given(token),
             None => {
                 let account = credentials::needed(secrets, "credentials.json")?;
                 GoogleCloudStorageBuilder::new().with_service_account_key(account)
             }
         },
-        // An emulator. A pod's identity is never looked up for it, and never sent in plain text: object_store would do both
-        // for uploads in parts, also when told to skip signatures.
-        (None, Some(endpoint)) if endpoint.starts_with("http://") => given(String::new()),
-        (None, _) => GoogleCloudStorageBuilder::from_env(),
+        None => GoogleCloudStorageBuilder::from_env(),
     };
     if let Some(endpoint) = endpoint {
         builder = builder.with_base_url(endpoint);
@@ -318,6 +320,36 @@ mod tests {
             "oss-cn-beijing"
         );
         assert_eq!(oss_region("http://127.0.0.1:9000"), "oss-cn-hangzhou");
+    }
+
+    #[test]
+    fn the_identity_of_a_pod_is_sent_only_to_the_provider() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = |blocks: &StoreBlocks| Store::open(blocks, folder.path(), folder.path());
+        let endpoint = Some("https://store.example".to_owned());
+        let gcs = StoreBlocks {
+            gcs: Some(GcsStore {
+                path: "b/k".into(),
+                endpoint: endpoint.clone(),
+                ..GcsStore::default()
+            }),
+            ..StoreBlocks::default()
+        };
+        let abs = StoreBlocks {
+            abs: Some(AbsStore {
+                path: "b/k".into(),
+                endpoint,
+                ..AbsStore::default()
+            }),
+            ..StoreBlocks::default()
+        };
+        for (blocks, secret) in [(gcs, "gcpSecret"), (abs, "absSecret")] {
+            let Err(refused) = open(&blocks) else {
+                panic!("{secret} is not asked for")
+            };
+            assert_eq!(refused.reason, Reason::StoreInvalid);
+            assert!(refused.to_string().contains(&format!("set {secret}")), "{refused}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Which periodic backups may go. Pure.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::names::{Segment, Snapshot};
@@ -13,28 +15,77 @@ pub struct Keep {
     pub seconds: Option<i64>,
 }
 
-/// The snapshots to delete, oldest first. `good` was just proven and never goes, whatever is asked: it is the last good
-/// one. One that lies in the future, by a clock that was wrong, counts as new.
-pub fn to_delete<'a>(found: &'a [Snapshot], good: &str, keep: Keep, now: Timestamp) -> Vec<&'a Snapshot> {
-    let mut newest_first: Vec<&Snapshot> = found.iter().collect();
-    newest_first.sort_by(|a, b| b.cmp(a));
-    // The good one takes the first place, so that keeping one keeps it.
-    newest_first.sort_by_key(|snapshot| snapshot.key != good);
-    let mut goes: Vec<&Snapshot> = newest_first
-        .into_iter()
-        .enumerate()
-        .filter(|(place, snapshot)| {
-            let beyond = keep.count.is_some_and(|count| *place as i64 >= count);
-            let limit = keep
-                .seconds
-                .and_then(|seconds| now.checked_sub(SignedDuration::from_secs(seconds)).ok());
-            let too_old = keep.seconds.is_some() && limit.is_some_and(|limit| snapshot.time < limit);
-            snapshot.key != good && (beyond || too_old)
-        })
-        .map(|(_, snapshot)| snapshot)
-        .collect();
+/// What is remembered of how files were proven, by key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Proven as it was asked for.
+    pub proven: BTreeSet<String>,
+    /// Not proven: the proof failed or did not take place.
+    pub unproven: BTreeSet<String>,
+}
+
+impl Known {
+    /// The memory is bounded. A file that it does not tell of was proven when it is older than every proven one that it tells
+    /// of; a newer one was left by an attempt that nobody heard of.
+    fn is_proven(&self, snapshot: &Snapshot, oldest: Option<Timestamp>) -> bool {
+        let forgotten = || oldest.is_none_or(|oldest| snapshot.time < oldest);
+        self.proven.contains(&snapshot.key) || (!self.unproven.contains(&snapshot.key) && forgotten())
+    }
+}
+
+/// The snapshot that was just taken. It never goes, whatever is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken<'a> {
+    /// It is proven as asked, so that older proven ones may go.
+    Proven(&'a str),
+    /// Its proof is still to come: no proven one goes before.
+    Unproven(&'a str),
+}
+
+/// The snapshots to delete, oldest first. Proven and unproven ones are counted apart, so that no unproven one pushes out a
+/// proven one. One that lies in the future, by a clock that was wrong, counts as new.
+pub fn to_delete<'a>(
+    found: &'a [Snapshot],
+    known: &Known,
+    taken: Taken<'_>,
+    keep: Keep,
+    now: Timestamp,
+) -> Vec<&'a Snapshot> {
+    let (current, is_proven) = match taken {
+        Taken::Proven(key) => (key, true),
+        Taken::Unproven(key) => (key, false),
+    };
+    let listed = |snapshot: &&Snapshot| known.proven.contains(&snapshot.key) || (is_proven && snapshot.key == current);
+    let oldest = found.iter().filter(listed).map(|snapshot| snapshot.time).min();
+    let (proven, unproven): (Vec<&Snapshot>, Vec<&Snapshot>) = found.iter().partition(|snapshot| {
+        if snapshot.key == current {
+            is_proven
+        } else {
+            known.is_proven(snapshot, oldest)
+        }
+    });
+    let mut goes = beyond(unproven, current, keep, now);
+    if is_proven {
+        goes.extend(beyond(proven, current, keep, now));
+    }
     goes.sort();
     goes
+}
+
+/// Those of one kind that are too many or too old.
+fn beyond<'a>(mut newest_first: Vec<&'a Snapshot>, current: &str, keep: Keep, now: Timestamp) -> Vec<&'a Snapshot> {
+    newest_first.sort_by(|a, b| b.cmp(a));
+    // The current one takes the first place, so that keeping one keeps it.
+    newest_first.sort_by_key(|snapshot| snapshot.key != current);
+    let limit = keep
+        .seconds
+        .and_then(|seconds| now.checked_sub(SignedDuration::from_secs(seconds)).ok());
+    let goes = newest_first.into_iter().enumerate().filter(|(place, snapshot)| {
+        let beyond = keep.count.is_some_and(|count| *place as i64 >= count);
+        let too_old = limit.is_some_and(|limit| snapshot.time < limit);
+        snapshot.key != current && (beyond || too_old)
+    });
+    goes.map(|(_, snapshot)| snapshot).collect()
 }
 
 /// The segments that no kept snapshot needs any more: those that end before the oldest of them.
@@ -73,7 +124,11 @@ mod tests {
             let good = &found[pick.index(found.len())];
             let now = Timestamp::from_second(1_700_000_000 + later).expect("a time");
             let keep = Keep { count, seconds: age };
-            let goes = to_delete(&found, &good.key, keep, now);
+            let known = Known {
+                proven: found.iter().map(|snapshot| snapshot.key.clone()).collect(),
+                ..Known::default()
+            };
+            let goes = to_delete(&found, &known, Taken::Proven(&good.key), keep, now);
             prop_assert!(goes.iter().all(|gone| gone.key != good.key));
             prop_assert!(goes.is_sorted());
             let left: Vec<&Snapshot> = found.iter().filter(|kept| !goes.contains(kept)).collect();
@@ -93,6 +148,51 @@ mod tests {
                 prop_assert!(left.iter().all(|kept| kept.key == good.key || kept.time >= gone.time));
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn unproven_ones_push_out_no_proven_one_and_are_bounded(
+            kinds in proptest::collection::vec(0_u8..3, 1..30),
+            count in 1_i64..10,
+            last_is_proven in any::<bool>(),
+        ) {
+            // given files in a row, each remembered as proven, as unproven, or not at all; the last was just taken
+            let found: Vec<Snapshot> = (0..).zip(&kinds).map(|(n, _)| at(n * 10, n)).collect();
+            let of = |wanted: u8| found.iter().zip(&kinds).filter(move |(_, kind)| **kind == wanted).map(|(s, _)| s.key.clone());
+            let known = Known { proven: of(0).collect(), unproven: of(1).collect() };
+            let last = found.last().map(|last| last.key.as_str()).unwrap_or_default();
+            let taken = if last_is_proven { Taken::Proven(last) } else { Taken::Unproven(last) };
+            let keep = Keep { count: Some(count), seconds: None };
+            let goes = to_delete(&found, &known, taken, keep, found[found.len() - 1].time);
+            let left: Vec<&Snapshot> = found.iter().filter(|kept| !goes.contains(kept)).collect();
+            // then of the proven ones as many stay as are to be kept
+            let is_proven = |snapshot: &&&Snapshot| snapshot.key != last && known.proven.contains(&snapshot.key);
+            let proven = found.iter().filter(|snapshot| is_proven(&snapshot)).count() as i64 + i64::from(last_is_proven);
+            let kept = left.iter().filter(|snapshot| is_proven(snapshot)).count() as i64 + i64::from(last_is_proven);
+            prop_assert!(kept >= proven.min(count), "{kept} of {proven} stay");
+            prop_assert!(last_is_proven || kept == proven, "nothing proven goes before the proof");
+            // and of the unproven ones no more than that
+            let unproven = |snapshot: &&&Snapshot| known.unproven.contains(&snapshot.key);
+            prop_assert!(left.iter().filter(unproven).count() as i64 <= count.max(1));
+        }
+    }
+
+    #[test]
+    fn what_nobody_heard_of_counts_as_proven_only_when_it_is_older_than_what_is_remembered() {
+        // given a file from before the memory, a proven one, one that a killed agent left, and the one just proven
+        let found = [at(0, 1), at(10, 2), at(20, 3), at(30, 4)];
+        let known = Known {
+            proven: [found[1].key.clone()].into(),
+            ..Known::default()
+        };
+        let keep = Keep {
+            count: Some(2),
+            seconds: None,
+        };
+        let goes = to_delete(&found, &known, Taken::Proven(&found[3].key), keep, found[3].time);
+        // then the left one takes no place: the two proven ones stay
+        assert_eq!(goes, [&found[0]]);
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub(crate) async fn streamed(test: &Test, name: &str, revision: i64, seconds: u6
     .await
 }
 
-async fn says(test: &Test, name: &str, words: &str, seconds: u64) -> Result<EtcdBackupStatus> {
+pub(crate) async fn says(test: &Test, name: &str, words: &str, seconds: u64) -> Result<EtcdBackupStatus> {
     until(&format!("EtcdBackup {name} to say \"{words}\""), seconds, async || {
         let status = status(test, name).await?;
         if !status.reason.contains(words) && !status.waiting.contains(words) {
@@ -77,11 +77,11 @@ async fn says(test: &Test, name: &str, words: &str, seconds: u64) -> Result<Etcd
     .await
 }
 
-pub(super) fn to_file(path: &str) -> Value {
+pub(crate) fn to_file(path: &str) -> Value {
     json!({"clusterRef": {"name": "c"}, "storageType": "File", "file": {"claimName": "backups", "path": path}})
 }
 
-fn with(mut spec: Value, more: Value) -> Value {
+pub(crate) fn with(mut spec: Value, more: Value) -> Value {
     for (key, value) in more.as_object().into_iter().flatten() {
         spec[key] = value.clone();
     }

@@ -4,6 +4,7 @@
 mod adopt_scope;
 mod alarms;
 mod backup;
+mod backup_kept;
 mod backup_s3;
 mod care;
 mod cert_manager;
@@ -164,6 +165,9 @@ scenarios! {
     backup::backup_of_a_tls_cluster 300;
     backup::backup_proven_and_followed 300;
     backup::backup_troubles_are_told [Kubectl] 400;
+    backup_kept::backup_proofs_that_fail_delete_nothing [S3] 600;
+    backup_kept::backup_that_breaks_off_leaves_the_one_before [S3] 400;
+    backup_kept::backup_path_of_another_is_refused 300;
     backup::backup_operator_killed alone 600;
     backup::backup_namespaces_apart 300;
     backup::backup_by_the_cluster_itself 300;

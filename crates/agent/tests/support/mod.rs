@@ -8,9 +8,11 @@ pub(crate) mod process;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-pub(crate) use etcd::{Etcd, Program, free_port, programs, until};
+pub(crate) use etcd::{Etcd, Program, Start, free_port, programs, until};
 use stateward_agent::{Folders, Stop, run};
-use stateward_api::agent::{BackedUp, BackupTask, Failure, InspectTask, Inspected, Outcome, Place, RestoreTask, Task};
+use stateward_api::agent::{
+    BackedUp, BackupTask, Failure, InspectTask, Inspected, Outcome, Place, RestoreTask, Retention, Task,
+};
 use stateward_api::etcd_backup::Compression;
 use stateward_api::store::{FileStore, StoreBlocks};
 use stateward_etcd::Client;
@@ -60,6 +62,14 @@ pub(crate) fn files(folder: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// Keep so many periodic backups.
+pub(crate) fn keep(count: i64) -> Retention {
+    Retention {
+        max_backups: Some(count),
+        ..Retention::default()
+    }
 }
 
 pub(crate) fn failed(outcome: Outcome) -> Failure {

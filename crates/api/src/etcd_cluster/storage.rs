@@ -29,7 +29,7 @@ pub struct Storage {
     /// With ephemeral: Disk (default), a folder of the node, or Memory.
     #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub medium: Option<Medium>,
-    /// What becomes of the claims when the EtcdCluster is deleted: Delete (default) or Retain.
+    /// What becomes of the claims when the EtcdCluster is deleted or replaced by a restore: Delete (default) or Retain.
     #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub retain: Option<Retain>,
     /// Annotations of the claims.

@@ -1,6 +1,7 @@
 //! What EtcdBackup and EtcdRestore refuse, and what holds for stores and backups wherever they are.
 
 use super::{CRON_MESSAGE, Rule, cron, rule};
+use crate::store::token_message;
 
 pub(super) const BLOCKS: [(&str, &str); 5] = [
     ("s3", "S3"),
@@ -9,6 +10,9 @@ pub(super) const BLOCKS: [(&str, &str); 5] = [
     ("oss", "OSS"),
     ("file", "File"),
 ];
+
+/// The stores that are spoken to with a bearer token, and their field for a secret. S3 and OSS sign requests instead.
+const BEARERS: [(&str, &str); 2] = [("abs", "absSecret"), ("gcs", "gcpSecret")];
 
 /// `[has(self.s3), …].filter(set, set).size()`: how many store blocks are set.
 fn blocks_set() -> String {
@@ -54,6 +58,13 @@ pub(super) fn store_blocks(at: &str, type_field: &str) -> Vec<Rule> {
                 "path must be bucket and key, for example mybucket/etcd.backup",
             ));
         }
+    }
+    for (block, secret) in BEARERS {
+        rules.push(rule(
+            format!("{at}.{block}"),
+            format!("!has(self.endpoint) || self.endpoint == '' || (has(self.{secret}) && self.{secret} != '')"),
+            token_message(secret),
+        ));
     }
     rules
 }

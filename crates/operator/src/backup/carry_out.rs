@@ -95,8 +95,12 @@ impl Hands<'_> {
                 "create_agent"
             }
             Effect::DeletePod { name, uid } => {
-                self.delete(name, uid).await?;
+                self.delete(name, uid, DeleteParams::default()).await?;
                 "delete_agent"
+            }
+            Effect::ForgetPod { name, uid } => {
+                self.delete(name, uid, DeleteParams::default().grace_period(0)).await?;
+                "forget_agent"
             }
             Effect::Tell(note) => {
                 self.shared.events.tell(self.backup, note);
@@ -169,9 +173,9 @@ impl Hands<'_> {
         }
     }
 
-    async fn delete(&self, name: &str, uid: &Uid) -> Result<(), Failure> {
+    async fn delete(&self, name: &str, uid: &Uid, params: DeleteParams) -> Result<(), Failure> {
         let api: Api<Pod> = self.api();
-        let params = DeleteParams::default().preconditions(Preconditions {
+        let params = params.preconditions(Preconditions {
             uid: Some(uid.0.clone()),
             resource_version: None,
         });

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Api;
 use kube::api::PostParams;
+use kube::{Api, ResourceExt};
 use rand::Rng;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_backup::EtcdBackupStatus;
 use stateward_api::{EtcdBackup, names};
-use stateward_plan::backup::plan;
+use stateward_plan::backup::{plan, share};
 use tokio::sync::Notify;
 
 use crate::caches::Key;
@@ -38,6 +38,8 @@ pub(crate) struct Backups {
     pub(crate) loops: Loops,
     pub(crate) secret_users: Users,
     pub(crate) cluster_users: Users,
+    /// Which of them wait for another with the same path.
+    pub(crate) path_users: Users,
 }
 
 /// Wakes the loop of an EtcdBackup, and starts it where there is none.
@@ -47,6 +49,23 @@ pub(crate) fn tend(shared: &Arc<Shared>, key: &Key) {
         wanted.then(|| run(shared.clone(), key.clone(), mailbox))
     });
     shared.wake_users_of_backup(key);
+    wake_sharers(shared, key);
+}
+
+/// Whoever has the same path as an EtcdBackup, or had it, looks again.
+fn wake_sharers(shared: &Shared, key: &Key) {
+    for waiting in shared.backups.path_users.of(key) {
+        shared.backups.loops.wake(&waiting);
+    }
+    let Some(backup) = shared.caches.backups.get(key) else {
+        return;
+    };
+    for other in shared.caches.backups.all() {
+        if share(&backup, &other) {
+            let other = Key::new(other.namespace().unwrap_or_default(), other.name_any());
+            shared.backups.loops.wake(&other);
+        }
+    }
 }
 
 /// Why a round failed.

@@ -11,12 +11,13 @@ use kube::Api;
 use stateward_api::EtcdBackup;
 use stateward_api::agent::{PROGRESS_PORT, Progress};
 use stateward_api::store::Store;
-use stateward_plan::agent::{Agent, State};
-use stateward_plan::backup::{ClusterSource, Source, World};
+use stateward_plan::agent::State;
+use stateward_plan::backup::{ClusterSource, Sharer, Source, World, sharer};
 
 use crate::Shared;
 use crate::caches::{Key, owner_key};
 use crate::named::look;
+use crate::observe::agent;
 
 /// How often the pod that streams changes is asked at most.
 const ASK: Duration = Duration::from_secs(9);
@@ -42,6 +43,7 @@ pub(super) async fn observe(
     let mut world = World {
         image: shared.config.agent_image.clone(),
         source: source(shared, key, backup),
+        sharer: other_of_path(shared, key, backup),
         ..World::default()
     };
     for pod in shared
@@ -52,7 +54,7 @@ pub(super) async fn observe(
         if is_ours(&pod) {
             world
                 .agents
-                .insert(pod.metadata.name.clone().unwrap_or_default(), Agent::of(&pod));
+                .insert(pod.metadata.name.clone().unwrap_or_default(), agent(shared, &pod));
         }
     }
     let current = backup.status.as_ref().and_then(|status| status.current.as_ref());
@@ -62,7 +64,7 @@ pub(super) async fn observe(
         // An attempt is not over because a watch is late.
         let pods: Api<Pod> = Api::namespaced(shared.client.clone(), &key.namespace);
         if let Some(pod) = pods.get_opt(&current.pod).await?.filter(is_ours) {
-            world.agents.insert(current.pod.clone(), Agent::of(&pod));
+            world.agents.insert(current.pod.clone(), agent(shared, &pod));
             shared.caches.agents.put(pod);
         }
     }
@@ -78,6 +80,16 @@ pub(super) async fn observe(
         world.progress = progress(&address).await;
     }
     Ok(world)
+}
+
+/// Another EtcdBackup that writes periodic backups to the same place.
+fn other_of_path(shared: &Shared, key: &Key, backup: &EtcdBackup) -> Option<Sharer> {
+    let all = shared.caches.backups.all();
+    let found = sharer(backup, all.iter().map(AsRef::as_ref))?;
+    if let Some((namespace, name)) = found.name.split_once('/') {
+        shared.backups.path_users.uses(Key::new(namespace, name), key);
+    }
+    Some(found)
 }
 
 fn source(shared: &Shared, key: &Key, backup: &EtcdBackup) -> Source {

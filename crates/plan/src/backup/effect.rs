@@ -16,6 +16,8 @@ pub enum Effect {
     CreatePod(Box<Pod>),
     /// Stop a pod, or take away one that is over. Refused when the pod has another UID.
     DeletePod { name: String, uid: Uid },
+    /// Forget a pod whose node does not answer, without waiting for it to stop. Refused when the pod has another UID.
+    ForgetPod { name: String, uid: Uid },
     /// Tell the user, as a Kubernetes Event on the EtcdBackup.
     Tell(Note),
 }
@@ -26,6 +28,7 @@ impl fmt::Display for Effect {
             Self::SetFinalizers(finalizers) => write!(f, "set the finalizers [{}]", finalizers.join(", ")),
             Self::CreatePod(pod) => write!(f, "create pod {}", pod.metadata.name.as_deref().unwrap_or_default()),
             Self::DeletePod { name, uid } => write!(f, "delete pod {name} (uid {uid})"),
+            Self::ForgetPod { name, uid } => write!(f, "forget pod {name} (uid {uid}) on a node that does not answer"),
             Self::Tell(note) => write!(f, "tell {}: {}", note.reason, note.message),
         }
     }

@@ -9,6 +9,7 @@ use super::world::Source;
 use super::{Effect, Mood, Step, View, manifests, stop, tell};
 use crate::agent::State;
 
+const SECOND: Duration = Duration::from_secs(1);
 /// How often it is asked how far it is.
 const ASK: Duration = Duration::from_secs(10);
 
@@ -22,7 +23,7 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
             _ => Step::default(),
         };
     }
-    let Some(newest) = status.backups.first() else {
+    let Some(newest) = status.backups.iter().find(|record| record.verified.is_some()) else {
         return Step::default(); // changes are worth nothing without a snapshot to start from
     };
     let snapshot = RestorablePoint {
@@ -35,7 +36,9 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
         said.and_then(|said| said.latest.clone()),
         status.latest_restorable.clone(),
     ];
-    status.latest_restorable = latest.into_iter().flatten().max_by_key(|point| point.revision);
+    // While nothing is written the revision stays and the time moves on.
+    let further = |point: &RestorablePoint| (point.revision, point.time.as_ref().map(|time| time.0));
+    status.latest_restorable = latest.into_iter().flatten().max_by_key(further);
     let Some(agent) = agent else {
         let can_start = match &view.world.source {
             Source::Endpoints => true,
@@ -54,8 +57,18 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
             None => Step::default(),
         };
     };
-    if agent.terminating.is_some() {
-        return Step::default();
+    if view.is_stuck(agent) {
+        // Its name is taken until it is forgotten.
+        let forget = Effect::ForgetPod {
+            name: name.clone(),
+            uid: agent.uid.clone(),
+        };
+        let message = format!("pod {name} is on a node that does not answer, and is made again elsewhere");
+        return Step::default().with([forget, tell(true, "FollowerLost", message)]);
+    }
+    let lost = agent.terminating.or(agent.node_dead);
+    if let Some(since) = lost {
+        return Step::default().wake(super::STUCK.saturating_sub(view.since(since)) + SECOND);
     }
     let outdated = manifests::follower_task(view).is_some_and(|task| task != agent.task);
     match &agent.state {

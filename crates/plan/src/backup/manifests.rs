@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use stateward_api::agent::{BackupTask, DeleteTask, FollowTask, Place, ProveTask, Task};
-use stateward_api::etcd_backup::{AttemptKind, BackupAttempt, BackupPlan, EtcdBackupStatus};
+use stateward_api::agent::{BackupTask, DeleteTask, FollowTask, Place, ProveTask, Retention, Task};
+use stateward_api::etcd_backup::{AttemptKind, BackupAttempt, BackupPlan, BackupRecord, EtcdBackupStatus};
 use stateward_api::{EtcdVersion, GROUP, VERSION, names};
 
 use super::world::Source;
-use super::{View, uid};
+use super::{View, uid, verify};
 use crate::agent::{Agent, AgentPod};
 use crate::etcd::manifests::hash;
 
@@ -92,8 +92,9 @@ pub(super) fn pod(view: &View<'_>, status: &EtcdBackupStatus, attempt: &BackupAt
             place: place(plan),
             periodic: plan.is_periodic(),
             timeout_seconds: plan.backup_policy.as_ref().and_then(|policy| policy.timeout_in_second),
-            max_backups: plan.max_backups(),
-            max_age_seconds: plan.max_age_seconds(),
+            prove_later: verify::is_asked(view),
+            attempt: format!("{}-{}", short_uid(view), attempt.number),
+            retention: retention(view, status),
         }),
         AttemptKind::Prove => {
             let record = status.backups.first()?.clone();
@@ -101,12 +102,15 @@ pub(super) fn pod(view: &View<'_>, status: &EtcdBackupStatus, attempt: &BackupAt
             Task::Prove(ProveTask {
                 place: place(plan),
                 record,
+                retention: retention(view, status),
             })
         }
         AttemptKind::Delete => Task::Delete(DeleteTask {
             place: place(plan),
-            locations: status.backups.iter().map(|record| record.location.clone()).collect(),
-            all_of_path: plan.is_periodic(),
+            locations: status.backups.iter().map(file).collect(),
+            unproven_of: short_uid(view),
+            // Where another object writes to the same path, only what is known to be this one's goes.
+            all_of_path: plan.is_periodic() && view.world.sharer.is_none(),
         }),
     };
     let client_tls = client_tls(view).filter(|_| attempt.kind == AttemptKind::Backup);
@@ -121,6 +125,35 @@ pub(super) fn pod(view: &View<'_>, status: &EtcdBackupStatus, attempt: &BackupAt
         }
         .build(),
     )
+}
+
+/// Where the file of a record is. What stands at the location of one that is not proven may be another's.
+fn file(record: &BackupRecord) -> String {
+    match record.unproven_at.as_str() {
+        "" => record.location.clone(),
+        elsewhere => elsewhere.to_owned(),
+    }
+}
+
+/// What tells the files of this object's attempts from those of others.
+fn short_uid(view: &View<'_>) -> String {
+    hash(&uid(view.backup).0)[..8].to_owned()
+}
+
+/// What may go, and what is remembered of how the files were proven.
+fn retention(view: &View<'_>, status: &EtcdBackupStatus) -> Retention {
+    let plan = view.plan();
+    if !plan.is_periodic() {
+        return Retention::default();
+    }
+    let (proven, unproven): (Vec<_>, Vec<_>) = status.backups.iter().partition(|record| record.verified.is_some());
+    let locations = |records: Vec<&BackupRecord>| records.into_iter().map(|record| record.location.clone()).collect();
+    Retention {
+        max_backups: plan.max_backups(),
+        max_age_seconds: plan.max_age_seconds(),
+        proven: locations(proven),
+        unproven: locations(unproven),
+    }
 }
 
 /// The pod that streams changes.
@@ -182,6 +215,7 @@ fn base<'a>(view: &View<'a>, name: String, component: &'static str) -> Option<Ag
         client_tls: None,
         encryption: plan.encryption.as_ref(),
         service_account: plan.service_account_name.as_deref(),
+        image_pull_secrets: view.world.source.image_pull_secrets(),
         deadline: None,
         keeps_running: false,
     })

@@ -13,6 +13,7 @@ mod point;
 mod refuse;
 mod report;
 mod schedule;
+mod shared;
 mod verify;
 mod world;
 
@@ -29,6 +30,8 @@ use stateward_api::{EtcdBackup, names};
 pub use effect::Effect;
 pub use outcome::RECORDS;
 pub use point::point;
+pub use shared::{Sharer, share, sharer};
+pub(crate) use world::image_pull_secrets;
 pub use world::{ClusterSource, Source, World};
 
 use crate::agent::Agent;
@@ -45,7 +48,9 @@ pub struct Plan {
     pub wake: Option<Duration>,
 }
 
-/// A pod that is being deleted for longer is on a node that does not answer: it is not waited for any more.
+/// A pod that is being deleted for longer is on a node that does not answer, and one whose node has been dead for longer will
+/// not be heard of: it is not waited for any more. It may work on all the same, which harms nothing: each attempt
+/// writes under names of its own, and segments of two streams fit together.
 const STUCK: Duration = Duration::from_secs(600);
 /// A pod that has not started after this time is given up.
 const NEVER_STARTED: Duration = Duration::from_secs(600);
@@ -144,9 +149,10 @@ impl<'a> View<'a> {
         !agent.is_over() && !self.is_stuck(agent)
     }
 
-    /// Being deleted for so long that its node does not answer.
+    /// Its node does not answer: it is seen to be dead, or the pod has been deleted for long and is still there.
     fn is_stuck(&self, agent: &Agent) -> bool {
-        agent.terminating.is_some_and(|since| self.since(since) > STUCK)
+        let signs = [agent.terminating, agent.node_dead];
+        signs.into_iter().flatten().any(|since| self.since(since) > STUCK)
     }
 }
 
@@ -192,7 +198,9 @@ pub fn plan(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
     let step = if backup.metadata.deletion_timestamp.is_some() {
         deletion::delete(&view, &mut status)
     } else if let Some(problem) = refuse::problem(backup) {
-        refuse::refuse(&mut status, &problem)
+        refuse::refuse(&mut status, "InvalidSpec", &problem)
+    } else if let Some(step) = shared::refuse(&view, &mut status) {
+        step
     } else {
         finalizers(&view)
             .and(attempt::attempt(&view, &mut status))

@@ -98,8 +98,8 @@ pub(super) fn look(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
         }
         Verdict::Said(Outcome::BackedUp(done)) if current.kind == AttemptKind::Backup => backed_up(view, status, done),
         Verdict::Said(Outcome::Proven(proof)) if current.kind == AttemptKind::Prove => {
-            verify::proven(status, &proof);
-            succeeded(view, status)
+            let problem = verify::proven(view, status, &proof);
+            Step::default().with(problem).and(succeeded(view, status))
         }
         Verdict::Said(Outcome::Failed(failure)) => {
             if current.kind == AttemptKind::Prove {
@@ -124,15 +124,19 @@ fn backed_up(view: &View<'_>, status: &mut EtcdBackupStatus, done: BackedUp) -> 
     }
     let mut record = done.record;
     record.completed_at = record.completed_at.or_else(|| Some(view.stamp()));
-    record.verified = record.verified.or(Some(Verify::Check));
-    let kept = |old: &BackupRecord| old.location != record.location && !done.deleted.contains(&old.location);
-    status.backups.retain(kept);
+    let by_restoring = verify::is_asked(view) || !record.unproven_at.is_empty();
+    // Until it is proven as asked nothing starts from it, and it takes nobody's place.
+    record.verified = record.verified.or(Some(Verify::Check)).filter(|_| !by_restoring);
+    let replaced = |old: &BackupRecord| old.location == record.location && record.unproven_at.is_empty();
+    let gone = |old: &BackupRecord| {
+        [&old.location, &old.unproven_at]
+            .iter()
+            .any(|place| done.deleted.contains(place))
+    };
+    status.backups.retain(|old| !replaced(old) && !gone(old));
     status.backups.insert(0, record);
-    let most = view.plan().max_backups().and_then(|most| usize::try_from(most).ok());
-    status
-        .backups
-        .truncate(most.filter(|most| *most > 0).unwrap_or(RECORDS).min(RECORDS));
-    if view.plan().verify == Some(Verify::Restore) {
+    verify::bound(view, status);
+    if by_restoring {
         return step.and(begin(view, status, AttemptKind::Prove, None, inputs(view)));
     }
     step.and(succeeded(view, status))

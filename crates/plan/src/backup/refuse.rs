@@ -41,10 +41,10 @@ pub(super) fn problem(backup: &EtcdBackup) -> Option<String> {
     None
 }
 
-pub(super) fn refuse(status: &mut EtcdBackupStatus, problem: &str) -> Step {
+pub(super) fn refuse(status: &mut EtcdBackupStatus, reason: &str, problem: &str) -> Step {
     if status.last_success_date.is_none() {
         status.succeeded = false;
     }
     problem.clone_into(&mut status.reason);
-    Step::say(Mood::Troubled, "InvalidSpec", problem)
+    Step::say(Mood::Troubled, reason, problem)
 }

@@ -78,6 +78,10 @@ impl Stage {
                     assert_eq!(self.world.agents[name].uid, *uid);
                     self.world.agents.remove(name);
                 }
+                Effect::ForgetPod { name, uid } => {
+                    assert_eq!(self.world.agents[name].uid, *uid);
+                    self.world.agents.remove(name);
+                }
                 Effect::Tell(_) => {}
             }
         }
@@ -278,11 +282,7 @@ fn restore_proves_before_it_counts() {
         (AttemptKind::Prove, "nightly-prove-2")
     );
     assert!(!status.succeeded && status.last_success_date.is_none());
-    stage.says(Outcome::Proven(Proven {
-        verified: Verify::Restore,
-        keys: 3,
-        key_hash: "ab".into(),
-    }));
+    stage.says(proven());
     let status = stage.status();
     assert!(status.succeeded);
     assert_eq!(
@@ -486,6 +486,7 @@ fn a_pod_that_hangs_is_stopped_and_nothing_starts_beside_it() {
         created: start(),
         terminating: Some(stage.now),
         address: None,
+        node_dead: None,
         state: State::Running,
     };
     stage.world.agents.insert(pod.clone(), agent);
@@ -500,4 +501,319 @@ fn a_pod_that_hangs_is_stopped_and_nothing_starts_beside_it() {
     stage.now += SignedDuration::from_secs(700);
     stage.round();
     assert_eq!(stage.current(), "nightly-backup-2");
+}
+
+#[test]
+fn proofs_that_fail_push_out_nothing_that_is_proven() {
+    // given two proven backups, which is all that is to be kept
+    let mut stage =
+        Stage::new(json!({"verify": "Restore", "backupPolicy": {"backupIntervalInSecond": 60, "maxBackups": 2}}));
+    for number in 1..=2 {
+        stage.now = after(number * 60);
+        stage.round();
+        stage.backed_up(&format!("b/k_{number}"));
+        stage.says(proven());
+    }
+    // when many more are taken and none of them can be proven
+    for number in 3..40 {
+        stage.now += SignedDuration::from_secs(700);
+        stage.round();
+        stage.backed_up(&format!("b/k_{number}"));
+        stage.says(failure());
+    }
+    // then both are still known, and the newest of them is what a restore starts from
+    let status = stage.status();
+    let good: Vec<_> = status
+        .backups
+        .iter()
+        .filter(|record| record.verified.is_some())
+        .collect();
+    assert_eq!(
+        good.iter().map(|record| record.location.as_str()).collect::<Vec<_>>(),
+        ["b/k_2", "b/k_1"]
+    );
+    assert!(status.backups.len() <= super::RECORDS, "{}", status.backups.len());
+}
+
+fn proven() -> Outcome {
+    Outcome::Proven(Proven {
+        verified: Verify::Restore,
+        keys: 3,
+        key_hash: "ab".into(),
+        ..Proven::default()
+    })
+}
+
+#[test]
+fn the_restorable_time_moves_on_while_a_cluster_is_quiet() {
+    let mut stage = Stage::new(json!({"continuous": true, "backupPolicy": {"backupIntervalInSecond": 3600}}));
+    stage.round();
+    stage.backed_up("b/k_1");
+    for seconds in [10, 20] {
+        // when nothing is written, and the pod says that this moment can be restored too
+        stage.now = after(seconds);
+        stage.world.progress = Some(Progress {
+            latest: Some(RestorablePoint {
+                revision: 99,
+                time: Some(super::stamp(after(seconds))),
+            }),
+            problem: String::new(),
+        });
+        stage.round();
+        // then the status says so
+        let latest = stage.status().latest_restorable.expect("a point");
+        assert_eq!(
+            (latest.revision, latest.time.map(|time| time.0)),
+            (99, Some(after(seconds)))
+        );
+    }
+}
+
+/// The task of the pod that a plan makes.
+fn task(plan: &Plan) -> Task {
+    let made = plan.effects.iter().find_map(|effect| match effect {
+        Effect::CreatePod(pod) => pod.spec.as_ref(),
+        _ => None,
+    });
+    let env = made.expect("a pod").containers[0].env.as_ref().unwrap();
+    let text = env.iter().find(|env| env.name == TASK).unwrap().value.clone().unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn retention_comes_after_the_proof_and_knows_what_is_proven() {
+    let policy = json!({"verify": "Restore", "backupPolicy": {"backupIntervalInSecond": 60, "maxBackups": 2}});
+    let mut stage = Stage::new(policy);
+    stage.round();
+    stage.backed_up("b/k_1");
+    stage.says(failure());
+    stage.now = after(700);
+    stage.round();
+    stage.backed_up("b/k_2");
+    stage.says(proven());
+    // when the next is taken, then its pod knows that a proof follows, and what is proven
+    stage.now = after(1400);
+    let Task::Backup(backup) = task(&stage.round()) else {
+        panic!()
+    };
+    assert!(backup.prove_later);
+    let known = (&backup.retention.proven[..], &backup.retention.unproven[..]);
+    assert_eq!(known, (&["b/k_2".to_owned()][..], &["b/k_1".to_owned()][..]));
+    // and the pod that proves it lets go of older ones
+    let Task::Prove(prove) = task(&stage.backed_up("b/k_3")) else {
+        panic!()
+    };
+    assert_eq!(prove.retention.max_backups, Some(2));
+    assert_eq!(prove.retention.proven, ["b/k_2"]);
+    assert_eq!(stage.status().backups[0].verified, None, "not proven yet");
+    let said = Outcome::Proven(Proven {
+        verified: Verify::Restore,
+        deleted: vec!["b/k_1".into()],
+        retention_problem: "the store is slow".into(),
+        ..Proven::default()
+    });
+    let done = stage.says(said);
+    let left: Vec<_> = stage
+        .status()
+        .backups
+        .iter()
+        .map(|record| record.location.clone())
+        .collect();
+    assert_eq!(left, ["b/k_3", "b/k_2"]);
+    let warned = |effect: &Effect| matches!(effect, Effect::Tell(note) if note.reason == "RetentionFailed");
+    assert!(done.effects.iter().any(warned));
+}
+
+#[test]
+fn a_single_backup_takes_its_place_when_it_is_proven() {
+    let mut stage = Stage::new(json!({"verify": "Restore", "deletionPolicy": "Delete"}));
+    let Task::Backup(first) = task(&stage.round()) else {
+        panic!()
+    };
+    assert!(first.prove_later && first.attempt.ends_with("-1"), "{}", first.attempt);
+    let elsewhere = |number: i64| {
+        Outcome::BackedUp(BackedUp {
+            record: BackupRecord {
+                unproven_at: format!("b/k.unproven-u-{number}"),
+                ..record("b/k")
+            },
+            ..BackedUp::default()
+        })
+    };
+    stage.says(elsewhere(1));
+    assert!(super::point(&stage.backup).is_none());
+    stage.says(failure());
+    // given the proof failed and the object goes, then what stands at the path is not touched
+    let mut deleted = Stage::new(json!({"verify": "Restore", "deletionPolicy": "Delete"}));
+    deleted.backup.status = stage.backup.status.clone();
+    deleted.backup.metadata.finalizers = Some(vec!["stateward.dev/backup-files".into()]);
+    deleted.backup.metadata.deletion_timestamp = Some(super::stamp(start()));
+    let Task::Delete(delete) = task(&deleted.round()) else {
+        panic!()
+    };
+    assert_eq!(delete.locations, ["b/k.unproven-u-1"]);
+    // given the next one is proven, even when a proof is not asked for any more, then it is at its place
+    stage.now = after(60);
+    stage.round();
+    stage.backup.spec.plan.verify = None;
+    let Task::Prove(prove) = task(&stage.says(elsewhere(3))) else {
+        panic!()
+    };
+    assert_eq!(prove.record.unproven_at, "b/k.unproven-u-3");
+    stage.says(proven());
+    let status = stage.status();
+    assert_eq!(status.backups.len(), 1);
+    assert_eq!(
+        (
+            status.backups[0].location.as_str(),
+            status.backups[0].unproven_at.as_str()
+        ),
+        ("b/k", "")
+    );
+    assert!(status.succeeded && super::point(&stage.backup).is_some());
+}
+
+#[test]
+fn agents_pull_their_images_as_the_cluster_does() {
+    let cluster: stateward_api::EtcdCluster = serde_json::from_value(json!({
+        "metadata": {"name": "c", "namespace": "n"},
+        "spec": {"size": 3, "pod": {"imagePullSecrets": [{"name": "registry"}]}},
+        "status": {"members": {"ready": ["c-x"]}},
+    }))
+    .unwrap();
+    let spec = json!({"etcdEndpoints": [], "clusterRef": {"name": "c"}, "verify": "Restore", "continuous": true,
+        "backupPolicy": {"backupIntervalInSecond": 60}, "deletionPolicy": "Delete"});
+    let mut stage = Stage::new(spec);
+    stage.world.source = Source::Cluster(Box::new(ClusterSource::of(&cluster)));
+    let mut plans = vec![
+        stage.round(),
+        stage.backed_up("b/k_1"),
+        stage.says(proven()),
+        stage.round(),
+    ];
+    stage.backup.metadata.deletion_timestamp = Some(super::stamp(start()));
+    plans.extend([stage.round(), stage.round()]);
+    let mut kinds = Vec::new();
+    for effect in plans.into_iter().flat_map(|plan| plan.effects) {
+        if let Effect::CreatePod(pod) = effect {
+            kinds.push(pod.metadata.labels.unwrap()["app.kubernetes.io/component"].clone());
+            let secrets = pod.spec.unwrap().image_pull_secrets.expect("secrets");
+            assert_eq!(secrets[0].name, "registry", "{kinds:?}");
+        }
+    }
+    assert_eq!(kinds, ["backup", "prove", "follow", "delete"]);
+}
+
+fn periodic(name: &str, created: &str, spec: Value) -> EtcdBackup {
+    let mut backup = backup(json!({"backupPolicy": {"backupIntervalInSecond": 60}, "deletionPolicy": "Delete"}));
+    for (key, value) in spec.as_object().unwrap() {
+        let mut all = serde_json::to_value(&backup.spec).unwrap();
+        all[key] = value.clone();
+        backup.spec = serde_json::from_value(all).unwrap();
+    }
+    backup.metadata.name = Some(name.into());
+    backup.metadata.uid = Some(name.into());
+    backup.metadata.creation_timestamp = Some(super::stamp(time(created)));
+    backup
+}
+
+#[test]
+fn two_periodic_backups_do_not_write_to_one_path() {
+    let (older, younger) = (
+        periodic("older", CREATED, json!({})),
+        periodic("younger", "2026-01-02T00:00:00Z", json!({})),
+    );
+    let once = {
+        let mut once = older.clone();
+        once.spec.plan.backup_policy = None;
+        once
+    };
+    let of = |backup: &EtcdBackup, others: &[&EtcdBackup]| super::sharer(backup, others.iter().copied());
+    assert!(!of(&older, &[&older, &younger]).unwrap().is_older);
+    assert_eq!(of(&younger, &[&once, &younger]), None, "one-shots may share a path");
+    let elsewhere = [
+        json!({"s3": {"path": "b/other", "awsSecret": "aws"}}),
+        json!({"s3": {"path": "b/k", "endpoint": "http://minio:9000"}}),
+        json!({"s3": Value::Null, "gcs": {"path": "b/k"}}),
+    ];
+    for spec in elsewhere {
+        let other = periodic("older", CREATED, spec.clone());
+        assert_eq!(of(&younger, &[&other]), None, "{spec}");
+    }
+    // a host without a dot is a Service of the own namespace; a bucket of a provider is the same one everywhere
+    let near = json!({"s3": {"path": "b/k", "endpoint": "http://minio:9000"}});
+    let mut there = periodic("older", CREATED, near.clone());
+    there.metadata.namespace = Some("elsewhere".into());
+    assert_eq!(of(&periodic("younger", CREATED, near), &[&there]), None);
+    there.spec = older.spec.clone();
+    assert_eq!(of(&younger, &[&there]).unwrap().name, "elsewhere/older");
+    // created in the same second: the name decides
+    assert!(
+        of(&periodic("younger", CREATED, json!({})), &[&older])
+            .unwrap()
+            .is_older
+    );
+    assert!(!of(&periodic("a", CREATED, json!({})), &[&older]).unwrap().is_older);
+    // given the younger already works
+    let mut stage = Stage::new(json!({}));
+    stage.backup = younger.clone();
+    stage.round();
+    assert_eq!(stage.pods, 1);
+    // when the older is there, then it stops, with a reason that names it, and nothing starts
+    stage.world.sharer = of(&younger, &[&older]);
+    for _ in 0..3 {
+        stage.now += SignedDuration::from_secs(3600);
+        stage.round();
+    }
+    let status = stage.status();
+    assert!(stage.world.agents.is_empty() && stage.pods == 1);
+    assert!(status.reason.contains("EtcdBackup n/older"), "{}", status.reason);
+    assert!(is_true(&status.conditions, types::DEGRADED));
+    // when it is deleted, then only its own files go
+    let mut going = Stage::new(json!({}));
+    going.backup = stage.backup.clone();
+    going.world.sharer = stage.world.sharer.clone();
+    going.backup.metadata.deletion_timestamp = Some(super::stamp(start()));
+    going.now = stage.now;
+    let Task::Delete(delete) = task(&going.round()) else {
+        panic!()
+    };
+    assert!(!delete.all_of_path);
+    // when the older is gone, then it goes on
+    stage.world.sharer = None;
+    stage.round();
+    stage.now += SignedDuration::from_secs(3600);
+    stage.round();
+    stage.backed_up("b/k_1");
+    assert!(stage.status().succeeded && stage.status().reason.is_empty());
+}
+
+#[test]
+fn pods_on_a_dead_node_are_not_waited_for_for_ever() {
+    let policy = json!({"continuous": true, "backupPolicy": {"backupIntervalInSecond": 3600}});
+    let mut stage = Stage::new(policy);
+    stage.round();
+    stage.backed_up("b/k_1");
+    stage.round();
+    // given the pod that streams changes and one that takes a backup, on a node that dies
+    stage.now = after(3601);
+    stage.round();
+    let (pod, follower) = (stage.current(), stage.world.agents["nightly-follow"].uid.clone());
+    for agent in stage.world.agents.values_mut() {
+        agent.node_dead = Some(stage.now);
+    }
+    let early = stage.round();
+    assert!(early.status.current.is_some() && stage.world.agents["nightly-follow"].uid == follower);
+    // when it stays dead, then others do their work
+    stage.now += SignedDuration::from_secs(601);
+    let late = stage.round();
+    assert!(
+        late.status.reason.contains("node that does not answer"),
+        "{}",
+        late.status.reason
+    );
+    stage.now += SignedDuration::from_secs(6);
+    stage.round();
+    assert_ne!(stage.current(), pod);
+    assert_ne!(stage.world.agents["nightly-follow"].uid, follower);
 }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::LocalObjectReference;
 use stateward_api::agent::Progress;
 use stateward_api::{DEFAULT_REPOSITORY, EtcdCluster, names};
 
+use super::shared::Sharer;
 use crate::agent::Agent;
 use crate::etcd::manifests::tls_secrets;
 
@@ -21,12 +23,14 @@ pub struct World {
     pub secrets: String,
     /// What the pod that streams changes said when it was asked in this round.
     pub progress: Option<Progress>,
+    /// Another EtcdBackup with the same place.
+    pub sharer: Option<Sharer>,
     /// The image with the `stateward` program.
     pub image: String,
 }
 
 /// What is backed up.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Source {
     /// What `etcdEndpoints` says.
     #[default]
@@ -38,7 +42,7 @@ pub enum Source {
 }
 
 /// An EtcdCluster as a backup sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterSource {
     /// Client URLs of its ready members.
     pub members: Vec<String>,
@@ -48,6 +52,8 @@ pub struct ClusterSource {
     pub client_secret: Option<String>,
     /// Where its images come from.
     pub repository: String,
+    /// What pulls them: agents use images of the same registries.
+    pub image_pull_secrets: Vec<LocalObjectReference>,
 }
 
 impl ClusterSource {
@@ -69,11 +75,26 @@ impl ClusterSource {
             )),
             client_secret: tls_secrets(cluster).client.filter(|_| tls),
             repository: cluster.repository().to_owned(),
+            image_pull_secrets: image_pull_secrets(cluster),
         }
     }
 }
 
+/// The Secrets that a cluster's pods pull their images with.
+pub(crate) fn image_pull_secrets(cluster: &EtcdCluster) -> Vec<LocalObjectReference> {
+    let pod = cluster.spec.pod.as_ref();
+    pod.map(|pod| pod.image_pull_secrets.clone()).unwrap_or_default()
+}
+
 impl Source {
+    /// The Secrets to pull images with.
+    pub(super) fn image_pull_secrets(&self) -> Vec<LocalObjectReference> {
+        match self {
+            Self::Cluster(cluster) => cluster.image_pull_secrets.clone(),
+            Self::Endpoints | Self::NoCluster => Vec::new(),
+        }
+    }
+
     /// The repository of etcd's images.
     pub(super) fn repository(&self) -> &str {
         match self {

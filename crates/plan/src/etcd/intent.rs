@@ -65,6 +65,8 @@ pub struct Intent {
     pub backup_first: bool,
     /// Hash of the EtcdBackup that `spec.backup` asks for.
     pub backup: Option<String>,
+    /// Claims of members that a restore replaced are kept (`storage.retain: Retain`).
+    pub retain_claims: bool,
     /// Begin although claims of an earlier cluster of this name are there.
     pub ignore_old_claims: bool,
     /// Client URLs of a running cluster that is to be taken over instead of founding one.
@@ -228,6 +230,7 @@ impl Intent {
                     .as_ref()
                     .is_some_and(|strategy| strategy.skip_snapshot),
             backup: manifests::kept_backup(cluster).map(|backup| hash_of(backup.metadata.annotations.as_ref())),
+            retain_claims: cluster.retain() == api::Retain::Retain,
             ignore_old_claims: annotations
                 .is_some_and(|all| all.get(IGNORE_OLD_CLAIMS).is_some_and(|value| value == "true")),
             adopt: annotations

@@ -12,6 +12,7 @@ use stateward_api::{GROUP, VERSION, names};
 
 use super::{Effect, Step, TOO_NEW, View, fail, tell, too_new};
 use crate::agent::{Agent, AgentPod, State};
+use crate::backup::image_pull_secrets;
 use crate::etcd::manifests::hash;
 
 /// The first wait after a failure, and the longest.
@@ -19,6 +20,10 @@ const FIRST_WAIT: Duration = Duration::from_secs(5);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// Seconds after which Kubernetes ends a pod that hangs without a word.
 const LAST_RESORT: i64 = 6 * 3600;
+
+/// How long a pod is waited for after it should have stopped, or after its node has died. It only reads: a second one beside
+/// it harms nothing.
+const LOST: Duration = Duration::from_secs(60);
 
 /// The backup that is meant.
 struct Chosen<'a> {
@@ -79,6 +84,19 @@ fn make(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>) ->
 
 fn look(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, agent: &Agent) -> Step {
     let doing = |message: String| Step::say("Fetching", message);
+    let silent = agent.terminating.or(agent.node_dead).filter(|_| !agent.is_over());
+    if let Some(since) = silent {
+        let waited = Duration::try_from(view.now.duration_since(since)).unwrap_or_default();
+        if waited < LOST {
+            let message = format!(
+                "waiting for pod {}, which is being stopped or whose node does not answer",
+                status.agent
+            );
+            return doing(message).wake(LOST.saturating_sub(waited));
+        }
+        let message = format!("pod {} is on a node that does not answer", status.agent);
+        return again(view, status, "NodeLost", message);
+    }
     match &agent.state {
         State::Running => doing(format!(
             "the backup is being fetched and proven by pod {}",
@@ -245,6 +263,7 @@ fn pod(view: &View<'_>, name: &str, chosen: &Chosen<'_>) -> Option<Pod> {
         client_tls: None,
         encryption: chosen.encryption,
         service_account: chosen.service_account,
+        image_pull_secrets: view.world.cluster.map(image_pull_secrets).unwrap_or_default(),
         deadline: Some(LAST_RESORT),
         keeps_running: false,
     };

@@ -32,6 +32,7 @@ fn agent(state: State) -> Agent {
         created: now(),
         terminating: None,
         address: None,
+        node_dead: None,
         state,
     }
 }
@@ -224,4 +225,60 @@ fn a_backup_of_a_newer_minor_version_is_refused_before_anything_is_touched() {
         ..World::default()
     };
     assert_eq!(plan(&object, &world, now()).status.phase, Some(RestorePhase::Failed));
+}
+
+#[test]
+fn a_pod_whose_node_dies_is_replaced() {
+    let first = plan(&restore(from_file(), None), &World::default(), now());
+    let object = restore(from_file(), Some(&first.status));
+    let later = |seconds: i64| now() + jiff::SignedDuration::from_secs(seconds);
+    for state in [State::Running, State::Waiting(None)] {
+        // given a pod that is seen to be on a dead node, and one that was deleted there and is still shown
+        let dead = Agent {
+            node_dead: Some(now()),
+            ..agent(state.clone())
+        };
+        let stuck = Agent {
+            terminating: Some(now()),
+            ..agent(state)
+        };
+        for lost in [dead, stuck] {
+            let world = World {
+                agents: [(name(1), lost)].into(),
+                ..World::default()
+            };
+            let waits = plan(&object, &world, later(1));
+            assert!(
+                waits.status.agent == name(1) && waits.wake.is_some(),
+                "{:?}",
+                waits.wake
+            );
+            // when nothing is heard of it for a minute, then another one, under another name, does its work
+            let given_up = plan(&object, &world, later(61));
+            assert!(
+                given_up.status.reason.contains("does not answer"),
+                "{}",
+                given_up.status.reason
+            );
+            let again = plan(&restore(from_file(), Some(&given_up.status)), &world, later(70));
+            assert_eq!(again.status.agent, name(2));
+            assert!(makes_a_pod(&again));
+        }
+    }
+    // and what it said before its node died counts
+    let found = Inspected {
+        location: "a/b".into(),
+        revision: 7,
+        sha256: "ab".into(),
+        ..Inspected::default()
+    };
+    let over = Agent {
+        node_dead: Some(now()),
+        ..agent(said(Outcome::Inspected(found)))
+    };
+    let world = World {
+        agents: [(name(1), over)].into(),
+        ..World::default()
+    };
+    assert!(plan(&object, &world, later(100)).status.source.is_some());
 }

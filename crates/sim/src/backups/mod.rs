@@ -2,6 +2,7 @@
 //! that die at any step, a user who edits and deletes, nodes that go away, clocks that are wrong.
 
 mod rules;
+mod store;
 #[cfg(test)]
 mod tests;
 mod world;
@@ -49,6 +50,7 @@ pub struct BackupOutcome {
 struct Operator {
     cache: Option<EtcdBackup>,
     agents: Vec<(String, Agent)>,
+    neighbour: Option<EtcdBackup>,
     wake: i64,
     round: Option<Round>,
     /// How wrong its clock is, in milliseconds.
@@ -104,6 +106,7 @@ pub fn run_backups(subject: &BackupSubject, seed: u64, told: bool) -> BackupOutc
         outcome: BackupOutcome::default(),
         told,
     };
+    sim.truth.store = store::Store::new(sim.kube.always_restores());
     sim.run();
     sim.outcome
 }
@@ -133,6 +136,8 @@ impl Sim<'_> {
         }
         self.kube.revive();
         self.kube.mend();
+        self.kube.neighbour = None;
+        self.truth.store.neighbour_goes();
     }
 
     fn tell(&mut self, line: String) {
@@ -206,6 +211,16 @@ impl Sim<'_> {
             self.operators[index].wake = self.now;
             self.tell(format!("operator {index}'s clock is {hours} h off"));
         }
+        if self.kube.neighbour.is_some() && self.dice.per_mille(20) {
+            if self.dice.per_mille(50) {
+                self.kube.neighbour = None;
+                self.truth.store.neighbour_goes();
+                self.tell("the other object with the same path is deleted".into());
+                self.notify();
+            } else {
+                self.truth.store.neighbour_writes(self.now);
+            }
+        }
         let line = self.kube.user(self.now, &mut self.dice).or_else(|| {
             let hard = !self.jumps;
             self.kube.fault(self.now, &mut self.dice, hard, &mut self.truth)
@@ -228,6 +243,7 @@ impl Sim<'_> {
         let agents = self.kube.agents();
         let operator = &mut self.operators[index];
         operator.cache.clone_from(&self.kube.object);
+        operator.neighbour.clone_from(&self.kube.neighbour);
         operator.agents = agents;
     }
 
@@ -246,10 +262,12 @@ impl Sim<'_> {
                 service: "http://c-client.n.svc:2379".into(),
                 client_secret: None,
                 repository: "etcd".into(),
+                ..ClusterSource::default()
             })),
             ..World::default()
         };
         world.agents = self.operators[index].agents.iter().cloned().collect();
+        world.sharer = backup::sharer(&seen, &self.operators[index].neighbour);
         // What is believed gone is asked for.
         let current = seen.status.as_ref().and_then(|status| status.current.as_ref());
         if let Some(current) = current
@@ -337,6 +355,7 @@ impl Sim<'_> {
                 self.kube.create(*pod, self.now, fate)
             }
             Effect::DeletePod { name, uid } => self.kube.delete(&name, &uid.0, self.now, &mut self.dice),
+            Effect::ForgetPod { name, uid } => self.kube.forget(&name, &uid.0),
             Effect::Tell(note) => {
                 self.truth.told(note.reason);
                 true

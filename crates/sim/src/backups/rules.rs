@@ -9,6 +9,7 @@ use stateward_api::{EtcdBackup, names};
 use stateward_plan::agent::State;
 use stateward_plan::backup::RECORDS;
 
+use super::store::{Broken, Store};
 use super::world::{Kube, task};
 
 /// The names of the rules.
@@ -23,6 +24,10 @@ pub(super) mod name {
     pub(crate) const FINALIZERS: &str = "what must be cleaned up is held by a finalizer first";
     pub(crate) const SUSPENDED: &str = "nothing starts while it is suspended";
     pub(crate) const PATIENCE: &str = "failures are tried again later each time";
+    pub(crate) const PROVEN_STAY: &str = "a proven backup goes only for proven ones that are kept";
+    pub(crate) const BOUNDED_FILES: &str = "what retention does not keep goes, proven or not";
+    pub(crate) const IN_PLACE: &str = "what stood at the path stays until the new one is proven";
+    pub(crate) const NEIGHBOUR: &str = "backups of another object at the same path are left alone";
     pub(crate) const CONVERGES: &str = "without faults a backup is taken when it is due";
 }
 
@@ -32,6 +37,7 @@ const STUCK: i64 = 600_000;
 /// What really happened.
 #[derive(Default)]
 pub(super) struct Truth {
+    pub(super) store: Store,
     files: BTreeSet<String>,
     proven: BTreeSet<String>,
     deleted: bool,
@@ -73,6 +79,13 @@ impl Truth {
 
     pub(super) fn take_broken(&mut self) -> Option<(&'static str, String)> {
         self.broken.take()
+    }
+
+    /// What an agent did to the store.
+    pub(super) fn did(&mut self, broken: Broken) {
+        if let Some((rule, what)) = broken {
+            self.broke(rule, what);
+        }
     }
 
     fn broke(&mut self, rule: &'static str, what: String) {
@@ -157,6 +170,7 @@ impl Truth {
         if after.consecutive_failures > before.consecutive_failures {
             self.failed = Some((clock, after.consecutive_failures, before.attempted_with.clone()));
         }
+        self.store.heard(&after.backups);
         for record in &after.backups {
             if !self.files.contains(&record.location) {
                 self.broke(name::TRUTH, format!("{} was never written", record.location));
@@ -221,6 +235,21 @@ pub(super) fn check_end(kube: &Kube, truth: &Truth, now: i64) -> Option<(&'stati
             )
         });
     };
+    let plan = &object.spec.plan;
+    let most = plan.max_backups().and_then(|most| usize::try_from(most).ok());
+    let limit = if plan.is_periodic() {
+        most.map(|most| 2 * most + 1)
+    } else {
+        Some(0)
+    };
+    let (periodic, left) = truth.store.counts();
+    let files = if plan.is_periodic() { periodic } else { left };
+    if limit.is_some_and(|limit| files > limit) {
+        return Some((
+            name::BOUNDED_FILES,
+            format!("{files} files where {most:?} are to be kept"),
+        ));
+    }
     let status = object.status.clone().unwrap_or_default();
     let done = status
         .last_success_date

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use stateward_api::EtcdBackup;
-use stateward_api::agent::{BackedUp, Outcome};
+use stateward_api::agent::{BackedUp, BackupTask, Outcome, ProveTask, TASK, Task};
 use stateward_api::etcd_backup::BackupRecord;
 use stateward_plan::agent::State;
 use stateward_plan::backup::{Effect, Plan, World, plan};
@@ -214,4 +214,99 @@ fn no_finalizer_is_set() {
         plan
     }
     caught("no finalizer", broken, &[name::FINALIZERS]);
+}
+
+/// The same plan with other words to the pod it makes.
+fn told(mut plan: Plan, edit: impl Fn(&mut Task)) -> Plan {
+    for effect in &mut plan.effects {
+        let Effect::CreatePod(pod) = effect else { continue };
+        let containers = pod.spec.iter_mut().flat_map(|spec| &mut spec.containers);
+        for variable in containers.flat_map(|container| container.env.iter_mut().flatten()) {
+            let told = variable
+                .value
+                .as_deref()
+                .and_then(|text| serde_json::from_str(text).ok());
+            if let Some(mut task) = told.filter(|_| variable.name == TASK) {
+                edit(&mut task);
+                variable.value = serde_json::to_string(&task).ok();
+            }
+        }
+    }
+    plan
+}
+
+#[test]
+fn retention_before_the_proof() {
+    fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
+        told(plan(backup, world, now), |task| {
+            if let Task::Backup(task) = task
+                && task.periodic
+            {
+                task.prove_later = false;
+            }
+        })
+    }
+    caught("retention before the proof", broken, &[name::PROVEN_STAY]);
+}
+
+#[test]
+fn leftovers_of_killed_agents_count_as_proven() {
+    fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
+        told(plan(backup, world, now), |task| {
+            if let Task::Backup(BackupTask { retention, .. }) | Task::Prove(ProveTask { retention, .. }) = task {
+                retention.proven.clear();
+            }
+        })
+    }
+    caught("everything counts", broken, &[name::PROVEN_STAY]);
+}
+
+#[test]
+fn nothing_is_let_go() {
+    fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
+        told(plan(backup, world, now), |task| {
+            if let Task::Backup(BackupTask { retention, .. }) | Task::Prove(ProveTask { retention, .. }) = task {
+                retention.max_backups = None;
+            }
+        })
+    }
+    caught("no retention", broken, &[name::BOUNDED_FILES]);
+}
+
+#[test]
+fn a_single_backup_takes_its_place_before_it_is_proven() {
+    fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
+        told(plan(backup, world, now), |task| {
+            if let Task::Backup(task) = task
+                && !task.periodic
+            {
+                task.prove_later = false;
+            }
+        })
+    }
+    caught("in place too early", broken, &[name::IN_PLACE]);
+}
+
+#[test]
+fn what_stood_at_the_path_is_deleted_with_an_object_that_never_was_there() {
+    fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
+        told(plan(backup, world, now), |task| {
+            if let Task::Delete(task) = task {
+                task.locations
+                    .iter_mut()
+                    .for_each(|location| "b/k".clone_into(location));
+            }
+        })
+    }
+    caught("deletes what stands there", broken, &[name::IN_PLACE]);
+}
+
+#[test]
+fn another_object_at_the_same_path_is_not_seen() {
+    fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
+        let mut world = world.clone();
+        world.sharer = None;
+        plan(backup, &world, now)
+    }
+    caught("shares a path", broken, &[name::NEIGHBOUR]);
 }

@@ -83,6 +83,9 @@ pub(super) struct Kube {
     /// The version of the secrets.
     pub(super) secret: u64,
     pub(super) deleted_at: Option<i64>,
+    /// An older EtcdBackup with the same path.
+    pub(super) neighbour: Option<EtcdBackup>,
+    verify_edited: bool,
     good: Value,
     wanted_deletion: bool,
 }
@@ -109,8 +112,19 @@ impl Kube {
         }
         let metadata = json!({"name": "nightly", "namespace": "n", "uid": "u", "generation": 1, "resourceVersion": "1",
             "creationTimestamp": time(0).to_string()});
-        let object = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).ok();
+        let object: Option<EtcdBackup> = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).ok();
+        let neighbour = object
+            .clone()
+            .filter(|object| object.spec.plan.is_periodic() && dice.per_mille(250));
+        let neighbour = neighbour.map(|mut neighbour| {
+            neighbour.metadata.name = Some("earlier".into());
+            neighbour.metadata.uid = Some("n".into());
+            neighbour.metadata.creation_timestamp = Some(Time(time(-1000)));
+            neighbour
+        });
         Self {
+            neighbour,
+            verify_edited: false,
             object,
             bodies: BTreeMap::new(),
             version: 1,
@@ -120,6 +134,11 @@ impl Kube {
             good: spec,
             wanted_deletion: false,
         }
+    }
+
+    /// A proof by restoring has been asked for from the beginning.
+    pub(super) fn always_restores(&self) -> bool {
+        self.good["verify"] == json!("Restore") && !self.verify_edited
     }
 
     /// The spec said so when the object was last there.
@@ -223,6 +242,15 @@ impl Kube {
         true
     }
 
+    /// A pod whose node does not answer is taken out of the API. It may work on, unseen.
+    pub(super) fn forget(&mut self, name: &str, uid: &str) -> bool {
+        let same = |body: &Body| body.pod.metadata.uid.as_deref() == Some(uid);
+        if self.bodies.get(name).is_some_and(same) {
+            self.bodies.remove(name);
+        }
+        true
+    }
+
     /// When something happens next by itself.
     pub(super) fn next_event(&self) -> Option<i64> {
         self.bodies.values().map(Self::due).min().filter(|due| *due < i64::MAX)
@@ -243,6 +271,7 @@ impl Kube {
 
     /// Lets pods go on. Returns what happened.
     pub(super) fn advance(&mut self, now: i64, truth: &mut Truth) -> Vec<String> {
+        let always_restores = self.always_restores();
         let mut story = Vec::new();
         let mut gone = Vec::new();
         for (name, body) in &mut self.bodies {
@@ -265,6 +294,7 @@ impl Kube {
                     if body.fate.node_dies {
                         // nobody hears of it again
                     } else if ends <= now {
+                        truth.store.always_restores = always_restores;
                         body.state = end(&body.pod, body.fate.end, now, truth);
                         story.push(format!("pod {name} ends: {:?}", body.state));
                     } else if deadline(body) <= now {
@@ -320,6 +350,7 @@ impl Kube {
                 "another retention"
             }
             4 => {
+                self.verify_edited = true;
                 let restores = spec["verify"] == json!("Restore");
                 spec["verify"] = json!(if restores { "Check" } else { "Restore" });
                 "another verify"
@@ -397,10 +428,25 @@ pub(super) fn task(pod: &Pod) -> Option<Task> {
 }
 
 fn end(pod: &Pod, end: End, now: i64, truth: &mut Truth) -> State {
+    let content = pod.metadata.name.clone().unwrap_or_default();
     let outcome = match (end, task(pod)) {
+        (End::Dies, Some(Task::Backup(task))) if now % 2 == 0 => {
+            let (_, _, broken) = truth.store.back_up(&task, (now, &content), None);
+            truth.did(broken);
+            return State::Died("its container ended with code 137 (OOMKilled)".into());
+        }
         (End::Dies, _) | (_, None) => {
             // It may have been done all the same.
             return State::Died("its container ended with code 137 (OOMKilled)".into());
+        }
+        (End::Fails, Some(Task::Backup(task))) => {
+            let (_, _, broken) = truth.store.back_up(&task, (now, &content), Some(false));
+            truth.did(broken);
+            Outcome::Failed(Failure {
+                reason: "BackupCorrupt".into(),
+                message: "what is read back is not what was sent".into(),
+                retry: true,
+            })
         }
         (End::Fails, _) => Outcome::Failed(Failure {
             reason: "StoreUnreachable".into(),
@@ -408,30 +454,37 @@ fn end(pod: &Pod, end: End, now: i64, truth: &mut Truth) -> State {
             retry: true,
         }),
         (End::Good, Some(Task::Backup(task))) => {
-            let location = if task.periodic {
-                format!("b/k_{now}")
-            } else {
-                "b/k".to_owned()
-            };
-            truth.backed_up(&location);
+            let (record, deleted, broken) = truth.store.back_up(&task, (now, &content), Some(true));
+            truth.did(broken);
+            truth.backed_up(&record.location);
             Outcome::BackedUp(BackedUp {
                 record: BackupRecord {
-                    location,
                     revision: now,
                     etcd_version: "3.5.35".into(),
                     completed_at: Some(Time(time(now))),
-                    ..BackupRecord::default()
+                    ..record
                 },
+                deleted,
                 ..BackedUp::default()
             })
         }
         (End::Good, Some(Task::Prove(task))) => {
+            let (deleted, broken) = truth.store.prove(&task, now);
+            truth.did(broken);
             truth.proven(&task.record.location);
             Outcome::Proven(Proven {
                 verified: Verify::Restore,
                 keys: 1,
                 key_hash: "00".into(),
+                deleted,
+                ..Proven::default()
             })
+        }
+        (End::Good, Some(Task::Delete(task))) => {
+            let broken = truth.store.delete(&task);
+            truth.did(broken);
+            truth.files_deleted();
+            Outcome::Deleted
         }
         (End::Good, Some(_)) => {
             truth.files_deleted();

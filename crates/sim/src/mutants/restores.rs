@@ -30,6 +30,12 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::DATA],
         ),
         caught(
+            "deletes claims that are kept",
+            old_data_is_deleted_although_it_is_kept,
+            &[name::RESTORE_RETAINS],
+        )
+        .alone(),
+        caught(
             "an empty restore",
             the_restored_member_begins_empty,
             &[name::ONE_BOOTSTRAP],
@@ -99,6 +105,12 @@ fn old_data_is_deleted_before_the_new_cluster_serves(
         }));
     }
     plan
+}
+
+fn old_data_is_deleted_although_it_is_kept(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let mut careless = intent.clone();
+    careless.retain_claims = false;
+    plan(&careless, record, world, now)
 }
 
 fn the_restored_member_begins_empty(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {

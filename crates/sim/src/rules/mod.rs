@@ -5,7 +5,7 @@ mod history;
 mod members;
 mod plans;
 
-use stateward_plan::etcd::{Intent, Listed, MemberName, Voice, World, members::owner};
+use stateward_plan::etcd::{Intent, Listed, MemberName, Record, Uid, Voice, World, members::owner};
 
 macro_rules! names {
     ($(pub(crate) const $rule:ident: &str = $text:literal;)*) => {
@@ -35,6 +35,7 @@ pub(crate) mod name {
     pub(crate) const RESTORE_PROVEN: &str = "without a proven backup nothing is touched";
     pub(crate) const RESTORE_FENCED: &str = "old members never take part beside or in the new cluster";
     pub(crate) const RESTORE_WHOLE: &str = "a restored cluster has every write of its backup";
+    pub(crate) const RESTORE_RETAINS: &str = "claims that a restore replaced stay where the user keeps claims";
     pub(crate) const RESTORE_READABLE: &str = "no member is started from a backup of a newer etcd";
     pub(crate) const REFUSED_POD: &str = "no healthy member is stopped for a pod that the API server refuses";
     pub(crate) const CRASHES: &str = "a member that crashes like its predecessor is not replaced again soon";
@@ -53,8 +54,14 @@ fn healthy(world: &World, member: &MemberName, listed: &Listed) -> bool {
     matches!(world.voices.get(member), Some(Voice::Answered(answer)) if answer.leader.is_some() && answer.id == listed.id)
 }
 
+/// A claim of a member that a restore replaced, where the user keeps such claims.
+fn is_retained(intent: &Intent, record: &Record, claim: &Uid) -> bool {
+    let mut old = record.restore.iter().flat_map(|restore| &restore.old_claims);
+    intent.retain_claims && old.any(|(_, uid)| uid == claim)
+}
+
 /// What differs between wish and observation, if anything.
-pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
+pub(crate) fn not_as_wished(intent: &Intent, record: &Record, world: &World) -> Option<String> {
     let Some(list) = &world.list else {
         return (!intent.hibernate || !world.pods.is_empty()).then(|| "nobody proves a member list".into());
     };
@@ -105,7 +112,12 @@ pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
             .iter()
             .any(|line| owner(intent, line).as_ref() == Some(*name))
     };
-    if let Some(extra) = world.pods.keys().chain(world.claims.keys()).find(|name| !is_ours(name)) {
+    let claims = world
+        .claims
+        .iter()
+        .filter(|(_, claim)| !is_retained(intent, record, &claim.uid));
+    let claims = claims.map(|(name, _)| name);
+    if let Some(extra) = world.pods.keys().chain(claims).find(|name| !is_ours(name)) {
         return Some(format!("{extra} is no member and still has a pod or a claim"));
     }
     None

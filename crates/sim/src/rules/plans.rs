@@ -6,7 +6,7 @@ use stateward_plan::etcd::{
     Effect, Intent, Launch, Listed, MemberId, MemberName, Plan, Record, Stop, Voice, World, members,
 };
 
-use super::{healthy, name, not_as_wished};
+use super::{healthy, is_retained, name, not_as_wished};
 use crate::operator::by_name;
 use crate::sim::Sim;
 
@@ -92,6 +92,9 @@ impl<'a> Judge<'a> {
                 }
                 Effect::DeleteClaim { member, .. } if self.world.list.is_none() || self.listed.contains_key(member) => {
                     all.push((name::DATA, format!("{effect}: not proven to be out of the list")));
+                }
+                Effect::DeleteClaim { uid, .. } if is_retained(self.intent, self.record, uid) => {
+                    all.push((name::RESTORE_RETAINS, effect.to_string()));
                 }
                 Effect::DeleteUnstartedClaim { member, .. } if !self.never_started(member) => {
                     all.push((name::DATA, format!("{effect}: nobody says that it never started")));
@@ -266,7 +269,7 @@ impl<'a> Judge<'a> {
         let acts = effects.iter().any(|effect| !matches!(effect, Effect::Tell(_)));
         if !acts
             && self.plan.report.waiting.is_empty()
-            && let Some(why) = not_as_wished(self.intent, self.world)
+            && let Some(why) = not_as_wished(self.intent, self.record, self.world)
         {
             all.push((name::WORDS, format!("nothing is done and nothing said, but {why}")));
         }

@@ -17,6 +17,8 @@ pub(crate) enum Fault {
     Slow(u64),
     /// Everything that is sent with a body is answered: no room.
     Full,
+    /// Whoever asks for a file is cut off.
+    NoReads,
 }
 
 /// A proxy on loopback, ended with its handle.
@@ -90,6 +92,7 @@ fn carry(mut client: TcpStream, server: SocketAddr, fault: &Mutex<Fault>, sent: 
         match now {
             Fault::CutAfter(limit) if total > limit => break,
             Fault::Slow(rate) => std::thread::sleep(Duration::from_secs_f64(length as f64 / rate as f64)),
+            Fault::NoReads if piece.starts_with(b"GET ") => break,
             Fault::Full if piece.starts_with(b"PUT ") => {
                 let body = "<Error><Code>XMinioStorageFull</Code><Message>no room</Message></Error>";
                 let head =

@@ -1,0 +1,258 @@
+//! The store of an EtcdBackup: files by name, how each was proven, and what agents do to them. It keeps the contract of the real
+//! agent (`stateward_store::retention`, `crates/agent`); what a planner tells an agent decides whether that is safe.
+
+use std::collections::BTreeMap;
+
+use stateward_api::agent::{BackupTask, DeleteTask, ProveTask, Retention};
+use stateward_api::etcd_backup::BackupRecord;
+
+use super::rules::name;
+
+/// What stood at the path of a one-shot backup before.
+const BEFORE: &str = "before";
+
+/// A file.
+#[derive(Clone, Debug, PartialEq)]
+struct File {
+    /// When it was begun.
+    begun: i64,
+    /// Its content, as the name of the pod that wrote it.
+    content: String,
+    /// The status has told that it is proven.
+    heard: bool,
+    /// Another object wrote it.
+    of_neighbour: bool,
+}
+
+/// A rule that was broken, and how.
+pub(super) type Broken = Option<(&'static str, String)>;
+
+/// All files, by location.
+#[derive(Default)]
+pub(super) struct Store {
+    files: BTreeMap<String, File>,
+    /// The spec has asked for a proof by restoring from the beginning: what was only read back is not proven.
+    pub(super) always_restores: bool,
+}
+
+/// The path of the object. Periodic backups begin with it.
+const PATH: &str = "b/k";
+const PERIODIC: &str = "b/k_";
+
+impl Store {
+    /// A good backup stands at the path of one-shots before anything begins.
+    pub(super) fn new(always_restores: bool) -> Self {
+        let before = File {
+            begun: -1,
+            content: BEFORE.into(),
+            heard: false,
+            of_neighbour: false,
+        };
+        Self {
+            files: [(PATH.to_owned(), before)].into(),
+            always_restores,
+        }
+    }
+
+    /// The status was written.
+    pub(super) fn heard(&mut self, records: &[BackupRecord]) {
+        for record in records.iter().filter(|record| record.verified.is_some()) {
+            if let Some(file) = self.files.get_mut(&record.location) {
+                file.heard = true;
+            }
+        }
+    }
+
+    /// Another object writes its own periodic backup to the same path.
+    pub(super) fn neighbour_writes(&mut self, now: i64) {
+        let file = File {
+            begun: now,
+            content: "neighbour".into(),
+            heard: false,
+            of_neighbour: true,
+        };
+        self.files.insert(format!("b/k_n{now}"), file);
+    }
+
+    pub(super) fn neighbour_goes(&mut self) {
+        self.files.retain(|_, file| !file.of_neighbour);
+    }
+
+    /// The snapshot is sent, as far as that went. `proof`: what is read back is good; `None`: the agent is killed before that.
+    /// Returns where it is to be and where it is until then, what retention deleted, and what that broke.
+    pub(super) fn back_up(
+        &mut self,
+        task: &BackupTask,
+        (now, content): (i64, &str),
+        proof: Option<bool>,
+    ) -> (BackupRecord, Vec<String>, Broken) {
+        let location = match task.periodic {
+            true => format!("b/k_{now}"),
+            false => "b/k".to_owned(),
+        };
+        let elsewhere = match task.periodic {
+            true => String::new(),
+            false => format!("b/k.unproven-{}", task.attempt),
+        };
+        let sent_to = if elsewhere.is_empty() { &location } else { &elsewhere };
+        let file = File {
+            begun: now,
+            content: content.to_owned(),
+            heard: false,
+            of_neighbour: false,
+        };
+        let mut record = BackupRecord {
+            location: location.clone(),
+            ..BackupRecord::default()
+        };
+        match proof {
+            None => {
+                self.files.insert(sent_to.clone(), file);
+                return (record, Vec::new(), None);
+            }
+            Some(false) => return (record, Vec::new(), None), // what was sent is taken back
+            Some(true) => {}
+        }
+        self.files.insert(sent_to.clone(), file);
+        if task.periodic {
+            let taken = (location.as_str(), !task.prove_later);
+            let (deleted, broken) = self.retain(&task.retention, taken, (now, false));
+            return (record, deleted, broken);
+        }
+        let ours = format!(
+            "b/k.unproven-{}-",
+            task.attempt.rsplit_once('-').map_or("", |(of, _)| of)
+        );
+        let swept: Vec<String> = self
+            .files
+            .keys()
+            .filter(|key| key.starts_with(&ours) && **key != elsewhere)
+            .cloned()
+            .collect();
+        for key in &swept {
+            self.files.remove(key);
+        }
+        let mut broken = None;
+        if task.prove_later {
+            record.unproven_at = elsewhere;
+        } else {
+            broken = self.publish(&elsewhere, &location, false);
+        }
+        (record, swept, broken)
+    }
+
+    /// The proof by restoring, when it succeeds.
+    pub(super) fn prove(&mut self, task: &ProveTask, now: i64) -> (Vec<String>, Broken) {
+        let record = &task.record;
+        if record.unproven_at.is_empty() {
+            return self.retain(&task.retention, (&record.location, true), (now, true));
+        }
+        let broken = self.publish(&record.unproven_at, &record.location, true);
+        (Vec::new(), broken)
+    }
+
+    fn publish(&mut self, from: &str, to: &str, by_restoring: bool) -> Broken {
+        let file = self.files.remove(from)?;
+        let what = format!("{to} becomes {}, which was only read back", file.content);
+        self.files.insert(to.to_owned(), file);
+        (self.always_restores && !by_restoring).then_some((name::IN_PLACE, what))
+    }
+
+    /// Deletes as the agent does: proven and unproven ones counted apart, the proven ones only when this one is proven.
+    fn retain(
+        &mut self,
+        retention: &Retention,
+        (taken, is_proven): (&str, bool),
+        (now, by_restoring): (i64, bool),
+    ) -> (Vec<String>, Broken) {
+        let listed = |key: &str| retention.proven.iter().any(|location| location == key) || (is_proven && key == taken);
+        let periodic: Vec<(String, i64)> = {
+            let found = self.files.iter().filter(|(key, _)| key.starts_with(PERIODIC));
+            found.map(|(key, file)| (key.clone(), file.begun)).collect()
+        };
+        let oldest = periodic
+            .iter()
+            .filter(|(key, _)| listed(key))
+            .map(|(_, begun)| *begun)
+            .min();
+        let counts = |key: &str, begun: i64| {
+            let forgotten = oldest.is_none_or(|oldest| begun < oldest);
+            key != taken && (listed(key) || (!retention.unproven.iter().any(|location| location == key) && forgotten))
+        };
+        let kind = |proven: bool| {
+            let of_kind = periodic.iter().filter(|(key, begun)| match key == taken {
+                true => is_proven == proven,
+                false => counts(key, *begun) == proven,
+            });
+            let mut of_kind: Vec<_> = of_kind.collect();
+            of_kind.sort_by_key(|(key, begun)| (key != taken, -begun));
+            let most = retention
+                .max_backups
+                .and_then(|most| usize::try_from(most).ok())
+                .filter(|most| *most > 0);
+            let gone = most.map(|most| {
+                of_kind
+                    .iter()
+                    .skip(most)
+                    .map(|(key, _)| key.clone())
+                    .collect::<Vec<_>>()
+            });
+            gone.unwrap_or_default()
+        };
+        let mut goes = kind(false);
+        if is_proven {
+            goes.extend(kind(true));
+        }
+        let really = is_proven && (by_restoring || !self.always_restores);
+        let really = Some(taken).filter(|_| really);
+        let before = self.proven(really);
+        let mut broken = None;
+        for key in &goes {
+            let gone = self.files.remove(key);
+            if gone.is_some_and(|file| file.of_neighbour) {
+                broken = Some((name::NEIGHBOUR, format!("{key} is deleted at {now}")));
+            }
+        }
+        let most = usize::try_from(retention.max_backups.unwrap_or(i64::MAX)).unwrap_or(usize::MAX);
+        let left = self.proven(really);
+        if broken.is_none() && left < before.min(most) {
+            let what = format!("{before} proven ones were there, {left} are left, {most} are to be kept");
+            broken = Some((name::PROVEN_STAY, what));
+        }
+        (goes, broken)
+    }
+
+    /// The files of an object that is being deleted go.
+    pub(super) fn delete(&mut self, task: &DeleteTask) -> Broken {
+        let mut broken = None;
+        let all = |key: &str| task.all_of_path && key.starts_with(PERIODIC);
+        let ours = |key: &str| task.locations.iter().any(|location| location == key) || all(key);
+        let goes: Vec<String> = self.files.keys().filter(|key| ours(key)).cloned().collect();
+        for key in goes {
+            match self.files.remove(&key) {
+                Some(file) if file.of_neighbour => broken = Some((name::NEIGHBOUR, format!("{key} is deleted"))),
+                Some(file) if file.content == BEFORE => broken = Some((name::IN_PLACE, format!("{key} is deleted"))),
+                _ => {}
+            }
+        }
+        broken
+    }
+
+    /// Periodic backups that are known to be proven, and the one that just was.
+    fn proven(&self, taken: Option<&str>) -> usize {
+        let periodic = self.files.iter().filter(|(key, _)| key.starts_with(PERIODIC));
+        periodic
+            .filter(|(key, file)| !file.of_neighbour && (file.heard || Some(key.as_str()) == taken))
+            .count()
+    }
+
+    /// How many periodic files there are, and how many that one-shot attempts left.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let ours = self.files.iter().filter(|(_, file)| !file.of_neighbour);
+        let (periodic, others): (Vec<_>, Vec<_>) = ours.partition(|(key, _)| key.starts_with(PERIODIC));
+        (
+            periodic.len(),
+            others.iter().filter(|(key, _)| key.as_str() != PATH).count(),
+        )
+    }
+}

@@ -1,0 +1,139 @@
+//! What is proven stays: proofs that fail, backups that break off over a good one, and two objects with one path.
+
+use anyhow::{Context, Result, bail, ensure};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
+use serde_json::{Value, json};
+use stateward_api::etcd_backup::Verify;
+
+use super::backup::{claim, create, says, status, succeeded, to_file, with};
+use crate::s3::{S3, secret};
+use crate::servers::PASSWORD;
+use crate::servers::proxy::Fault;
+use crate::test::Test;
+use crate::wait::until;
+
+fn to_s3(path: &str, url: &str, more: Value) -> Value {
+    let s3 = json!({"path": path, "awsSecret": "aws", "endpoint": url, "forcePathStyle": true});
+    with(json!({"clusterRef": {"name": "c"}, "s3": s3}), more)
+}
+
+pub(crate) async fn backup_proofs_that_fail_delete_nothing(test: &Test) -> Result<String> {
+    let server = S3::start(test, "minio").await?;
+    test.created("c", json!({"size": 1})).await?;
+    secret(test, "aws", PASSWORD).await?;
+    // given a proven backup, which is all that is to be kept
+    let policy = json!({"verify": "Restore", "backupPolicy": {"backupIntervalInSecond": 15, "maxBackups": 1}});
+    create(test, "kept", to_s3("mybucket/kept", &server.url, policy)).await?;
+    let first = succeeded(test, "kept", 120).await?;
+    let good = first.backups.first().context("no record")?.location.clone();
+    // when every pod that is to prove another one is taken away
+    let failing = until("three proofs in a row to fail", 240, async || {
+        let pods = test.pods().list(&ListParams::default()).await?;
+        for pod in pods.iter().filter(|pod| pod.name_any().starts_with("kept-prove-")) {
+            let _gone = test
+                .pods()
+                .delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
+                .await;
+        }
+        let status = status(test, "kept").await?;
+        ensure!(
+            status.consecutive_failures >= 3,
+            "{} failures",
+            status.consecutive_failures
+        );
+        Ok(Some(status))
+    })
+    .await;
+    // A proof that was quicker than this test took the place of the first, as it should.
+    let failing = failing?;
+    let proven = failing
+        .backups
+        .iter()
+        .find(|record| record.verified == Some(Verify::Restore));
+    let proven = proven.context("no proven backup is left in the status")?;
+    // then the last proven one is in the store, and few of the others are
+    ensure!(
+        server.has(&proven.location).await?,
+        "{} is not in the store",
+        proven.location
+    );
+    let unproven: Vec<_> = failing
+        .backups
+        .iter()
+        .filter(|record| record.verified.is_none())
+        .collect();
+    ensure!(unproven.len() <= 1, "{} unproven ones are kept", unproven.len());
+    // and when proofs work again, the next one takes its place
+    let done = until("another proven backup", 240, async || {
+        let status = status(test, "kept").await?;
+        ensure!(status.consecutive_failures == 0, "{}", status.reason);
+        Ok(status
+            .backups
+            .first()
+            .filter(|record| record.verified == Some(Verify::Restore))
+            .cloned())
+    })
+    .await?;
+    ensure!(done.location != proven.location, "no new backup");
+    until("the old one to go", 60, async || {
+        ensure!(
+            !server.has(&proven.location).await?,
+            "{} is still there",
+            proven.location
+        );
+        Ok(Some(()))
+    })
+    .await?;
+    Ok(format!(
+        "{good} was followed by {} after three failed proofs",
+        done.location
+    ))
+}
+
+pub(crate) async fn backup_that_breaks_off_leaves_the_one_before(test: &Test) -> Result<String> {
+    const PATH: &str = "mybucket/single";
+    let server = S3::start(test, "minio").await?;
+    test.created("c", json!({"size": 1})).await?;
+    secret(test, "aws", PASSWORD).await?;
+    // given a good backup
+    create(test, "first", to_s3(PATH, &server.url, json!({}))).await?;
+    succeeded(test, "first", 60).await?;
+    // when another one to the same path cannot be read back
+    let (proxy, url) = server.proxied(Fault::NoReads)?;
+    create(test, "second", to_s3(PATH, &url, json!({}))).await?;
+    let failed = until("the second one to fail twice", 240, async || {
+        let status = status(test, "second").await?;
+        if status.consecutive_failures < 2 {
+            bail!("{}; {}", status.reason, status.waiting);
+        }
+        Ok(Some(status))
+    })
+    .await?;
+    // then the first is there, and nothing else
+    ensure!(server.has(PATH).await?, "the good backup is gone");
+    // and when it can, the second takes its place
+    proxy.set(Fault::None);
+    succeeded(test, "second", 120).await?;
+    ensure!(server.has(PATH).await?, "no file in the bucket");
+    Ok(failed.reason.chars().take(100).collect())
+}
+
+pub(crate) async fn backup_path_of_another_is_refused(test: &Test) -> Result<String> {
+    test.created("c", json!({"size": 1})).await?;
+    claim(test, "backups").await?;
+    // given a periodic backup
+    let policy = json!({"backupPolicy": {"backupIntervalInSecond": 5, "maxBackups": 1}, "deletionPolicy": "Delete"});
+    create(test, "a-first", with(to_file("shared/etcd.backup"), policy.clone())).await?;
+    succeeded(test, "a-first", 60).await?;
+    // when another one names its path, then it is refused, and one-shots are not
+    create(test, "b-second", with(to_file("shared/etcd.backup"), policy)).await?;
+    let refused = says(test, "b-second", "/a-first has been writing periodic backups", 30).await?;
+    ensure!(refused.attempts == 0, "{} attempts", refused.attempts);
+    create(test, "once", to_file("shared/etcd.backup")).await?;
+    succeeded(test, "once", 60).await?;
+    // and when the first is gone, the second is made
+    test.backups().delete("a-first", &DeleteParams::default()).await?;
+    succeeded(test, "b-second", 120).await?;
+    Ok(refused.reason.chars().take(100).collect())
+}
