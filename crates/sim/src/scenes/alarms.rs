@@ -118,9 +118,14 @@ fn an_image_that_cannot_be_pulled_is_told() {
     sim.create_cluster(three());
     sim.wake_operator(0, 5);
     // then it is told while it lasts, and in the end all is well.
-    pass(&mut sim, 30_000);
-    let cluster = sim.kube.now.cluster.as_ref().and_then(|cluster| cluster.report.clone());
-    let degraded = cluster.expect("a report").degraded;
-    assert!(degraded.holds && degraded.reason == "ImagePullBackOff", "{degraded:?}");
+    until(&mut sim, "tell it", |sim| degraded(sim) == "ImagePullBackOff");
+    assert!(sim.now < 60_000);
     rests(&mut sim);
+    assert_eq!(degraded(&sim), "AsWished");
+}
+
+fn degraded(sim: &Sim<'_>) -> &'static str {
+    let cluster = sim.kube.now.cluster.as_ref();
+    let report = cluster.and_then(|cluster| cluster.report.as_ref());
+    report.map_or("", |report| report.degraded.reason)
 }
