@@ -164,7 +164,10 @@ pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster, nex
         let begins = own_authority(cluster, one.role).is_some() && same_side.all(|one| one.there.is_none());
         let origin = match origin(shared, key, &api, cluster, one.role, &mounted).await? {
             Some(origin) => origin,
-            None if begins && !is_trusted(&pods(shared, key, cluster).await?, side) => {
+            // What the user's Secrets hold is handed out first; otherwise members would meet one that nobody told them of.
+            None if begins
+                && (kept.contains_key(&one.name) || !is_trusted(&pods(shared, key, cluster).await?, side)) =>
+            {
                 make_authority(shared, &api, cluster, one.role, None, now).await?
             }
             None if one.there.is_some() => continue,
