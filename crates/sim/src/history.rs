@@ -153,8 +153,9 @@ impl Sim<'_> {
         if world.list.is_none() {
             return Some("nobody proves a member list".into());
         }
-        if intent.is_durable() && world.claims.len() != intent.size {
-            return Some(format!("{} claims", world.claims.len()));
+        let without = world.pods.keys().find(|name| !world.claims.contains_key(*name));
+        if let Some(member) = without.filter(|_| intent.is_durable()) {
+            return Some(format!("{member} has no claim"));
         }
         if world
             .list

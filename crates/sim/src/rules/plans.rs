@@ -77,7 +77,10 @@ impl<'a> Judge<'a> {
 
     fn breaches(&self) -> Vec<Breach> {
         let mut all = Vec::new();
-        if let (true, Some(effect)) = (self.intent.paused, self.plan.effects.first()) {
+        // An event changes nothing.
+        let mut effects = self.plan.effects.iter();
+        let touches = effects.find(|effect| !matches!(effect, Effect::Tell(_)));
+        if let (true, Some(effect)) = (self.intent.paused, touches) {
             all.push((name::PAUSED, effect.to_string()));
         }
         let mut stopped = 0;
