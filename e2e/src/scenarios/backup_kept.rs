@@ -1,12 +1,15 @@
-//! What is proven stays: proofs that fail, backups that break off over a good one, and two objects with one path.
+//! What is proven stays: proofs that fail, backups that break off over a good one, and two objects with one path. And a restore
+//! whose pod is lost with its node.
 
 use anyhow::{Context, Result, bail, ensure};
-use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use stateward_api::etcd_backup::Verify;
 
 use super::backup::{claim, create, says, status, succeeded, to_file, with};
+use super::restore;
 use crate::s3::{S3, secret};
 use crate::servers::PASSWORD;
 use crate::servers::proxy::Fault;
@@ -136,4 +139,75 @@ pub(crate) async fn backup_path_of_another_is_refused(test: &Test) -> Result<Str
     test.backups().delete("a-first", &DeleteParams::default()).await?;
     succeeded(test, "b-second", 120).await?;
     Ok(refused.reason.chars().take(100).collect())
+}
+
+/// Lets no more pods come to a node, or lets them.
+async fn cordon(test: &Test, node: &str, closed: bool) -> Result<()> {
+    let nodes: Api<Node> = Api::all(test.client.clone());
+    let patch = json!({"spec": {"unschedulable": closed}});
+    nodes
+        .patch(node, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
+}
+
+async fn node_of(test: &Test, pod: &str) -> Result<Option<String>> {
+    let pod = test.pods().get_opt(pod).await?;
+    Ok(pod.and_then(|pod| pod.spec).and_then(|spec| spec.node_name))
+}
+
+pub(crate) async fn restore_whose_inspecting_node_dies(test: &Test) -> Result<String> {
+    const PATH: &str = "mybucket/etcd.backup";
+    let server = S3::start(test, "minio").await?;
+    // The store must outlive the node.
+    let home = node_of(test, "minio").await?;
+    if let Some(home) = &home {
+        cordon(test, home, true).await?;
+    }
+    let told = inspecting_node_dies(test, &server, PATH).await;
+    if let Some(home) = &home {
+        cordon(test, home, false).await?;
+    }
+    told
+}
+
+async fn inspecting_node_dies(test: &Test, server: &S3, path: &str) -> Result<String> {
+    test.created("c", json!({"size": 1})).await?;
+    secret(test, "aws", PASSWORD).await?;
+    create(test, "backup", to_s3(path, &server.url, json!({}))).await?;
+    succeeded(test, "backup", 60).await?;
+    // given a restore whose pod reads from a store that does not answer
+    let (proxy, url) = server.proxied(Fault::Slow(1))?;
+    let s3 = json!({"path": path, "awsSecret": "aws", "endpoint": url, "forcePathStyle": true});
+    restore::create(test, json!({"etcdCluster": {"name": "c"}, "s3": s3})).await?;
+    let (pod, node) = until("a pod that inspects the backup", 120, async || {
+        let agent = restore::status(test, "c").await?.agent;
+        let pod = test.pods().get_opt(&agent).await?.context("no pod")?;
+        let status = pod.status.clone().unwrap_or_default();
+        ensure!(
+            status.phase.as_deref() == Some("Running"),
+            "{agent} is {:?}",
+            status.phase
+        );
+        Ok(pod.spec.and_then(|spec| spec.node_name).map(|node| (agent, node)))
+    })
+    .await?;
+    // when its node dies, then another pod does its work
+    test.fault(crate::ground::Fault::StopNode(node.clone())).await?;
+    proxy.set(Fault::None);
+    let proven = until("another pod to prove the backup", 360, async || {
+        let status = restore::status(test, "c").await?;
+        ensure!(
+            status.sha256.len() == 64,
+            "{:?} by {}: {}",
+            status.phase,
+            status.agent,
+            status.waiting
+        );
+        Ok(Some(()))
+    })
+    .await;
+    test.fault(crate::ground::Fault::StartNode(node.clone())).await?;
+    proven?;
+    Ok(format!("{pod} was on {node} and was replaced"))
 }

@@ -168,6 +168,7 @@ scenarios! {
     backup_kept::backup_proofs_that_fail_delete_nothing [S3] 600;
     backup_kept::backup_that_breaks_off_leaves_the_one_before [S3] 400;
     backup_kept::backup_path_of_another_is_refused 300;
+    backup_kept::restore_whose_inspecting_node_dies alone [Nodes, S3] 900;
     backup::backup_operator_killed alone 600;
     backup::backup_namespaces_apart 300;
     backup::backup_by_the_cluster_itself 300;

@@ -31,7 +31,7 @@ pub(super) async fn create(test: &Test, spec: Value) -> Result<()> {
     Ok(())
 }
 
-async fn status(test: &Test, name: &str) -> Result<EtcdRestoreStatus> {
+pub(super) async fn status(test: &Test, name: &str) -> Result<EtcdRestoreStatus> {
     Ok(restores(test).get(name).await?.status.unwrap_or_default())
 }
 
