@@ -111,8 +111,13 @@ impl Sim<'_> {
                     volume.is_some_and(|volume| volume.node.is_some_and(|node| self.nodes[node].gone))
                 })
         });
+        // CORRUPT in the middle of a change of versions, without durable data: only a person can say which data is right.
+        let incomparable = cluster
+            .report
+            .as_ref()
+            .is_some_and(|report| report.progressing.reason == "DataNotComparable");
         let says_so = cluster.report.as_ref().is_some_and(|report| !report.waiting.is_empty());
-        says_so && (self.ledger.majority_lost || stranded)
+        says_so && (self.ledger.majority_lost || stranded || incomparable)
     }
 
     /// In a calm world, is everything as wished, with nothing left to do or to write?

@@ -45,15 +45,10 @@ pub(super) fn corruption(view: &View<'_>, record: &mut Record) -> Option<Step> {
             let message = format!("{RAISED} Waiting for the hashes of {}", names(view, list, &missing));
             return Some(step(message));
         }
+        // Whoever is lost would hold up the roll: taking it out copies no data.
+        Verdict::Versions if view.members.values().any(is_lost_member) => return None,
         // A version that is being rolled out goes on: that is how they come to be of one version.
-        Verdict::Versions => {
-            let wait = || {
-                step(format!(
-                    "{RAISED} Waiting until all of them run one version of etcd: hashes of different versions cannot be compared"
-                ))
-            };
-            return Some(roll::roll(view, record).unwrap_or_else(wait));
-        }
+        Verdict::Versions => return Some(roll::roll(view, record).unwrap_or_else(|| different_versions(view))),
         Verdict::Compactions => {
             let message = format!(
                 "{RAISED} Waiting until all of them have done the same compactions: {}",
@@ -84,8 +79,7 @@ pub(super) fn corruption(view: &View<'_>, record: &mut Record) -> Option<Step> {
     if list.leader.is_none() {
         return Some(step(format!("{RAISED} Waiting for a leader")));
     }
-    let lost = |member: &&super::Member<'_>| member.listed.is_some() && matches!(member.fate, Fate::Lost(_));
-    if view.members.values().any(|member| lost(&member)) {
+    if view.members.values().any(is_lost_member) {
         return None; // `replace` takes them out, one at a time
     }
     if !differ.is_empty() {
@@ -207,6 +201,25 @@ fn verdict(world: &World, list: &MemberList, is_lost: impl Fn(MemberId) -> bool)
 fn is_lost(view: &View<'_>, id: MemberId) -> bool {
     let mut members = view.members.values();
     members.any(|member| member.listed.is_some_and(|listed| listed.id == id) && matches!(member.fate, Fate::Lost(_)))
+}
+
+fn is_lost_member(member: &super::Member<'_>) -> bool {
+    member.listed.is_some() && matches!(member.fate, Fate::Lost(_))
+}
+
+/// No roll is under way that would bring all members to one version. Members without durable data change their version by being
+/// replaced, and a new one would copy data that may be wrong.
+fn different_versions(view: &View<'_>) -> Step {
+    let wait = format!(
+        "{RAISED} Hashes of different versions of etcd cannot be compared: waiting until all members run one version"
+    );
+    if view.intent.is_durable() {
+        return Step::new(Work::Recovering, "ComparingData", wait).wake(LATER);
+    }
+    let message = format!(
+        "{wait}. Without durable storage no member is restarted, and a new one would copy data that may be wrong: remove the members of one version with etcdctl member remove, one at a time, or restore the cluster from a backup (an EtcdRestore that names this cluster)"
+    );
+    Step::new(Work::Stuck, "DataNotComparable", message).wake(LATER)
 }
 
 /// Nobody can say which data is right: nothing is changed.

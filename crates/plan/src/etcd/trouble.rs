@@ -12,7 +12,8 @@ use super::{Effect, Member, MemberName, Note, View};
 /// So long it may last before it is told. Short troubles come with every start.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Kubernetes' reasons that somebody has to do something about. Of two names for one thing the first is told.
+/// Kubernetes' reasons that somebody has to do something about. Of two names for one thing the first is told. Any other is an
+/// init container's that failed, with a reason of its own.
 const LASTING: &[(&str, &str)] = &[
     ("ImagePullBackOff", "ImagePullBackOff"),
     ("ErrImagePull", "ImagePullBackOff"),
@@ -90,8 +91,10 @@ fn of_member(member: &Member<'_>) -> Option<Trouble> {
     }
     let pod = member.pod.filter(|pod| !pod.terminating && !pod.ended)?;
     if let Some(blocked) = &pod.blocked
-        && let Some((_, reason)) = LASTING.iter().find(|(reason, _)| *reason == blocked.reason)
+        && blocked.reason != "CrashLoopBackOff"
     {
+        let named = LASTING.iter().find(|(reason, _)| *reason == blocked.reason);
+        let reason = named.map_or("StartFailed", |(_, reason)| reason);
         let message = format!("pod {} waits: {}: {}", member.name, blocked.reason, blocked.message);
         return trouble(reason, message, blocked.since);
     }
