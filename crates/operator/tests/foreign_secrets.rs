@@ -148,7 +148,7 @@ async fn a_secret_of_the_user_that_takes_the_place_of_ours_is_told_and_never_ado
         .await;
         is_untouched(&client, &theirs).await;
         let now: Vec<_> = pods(&client).await.into_iter().map(|pod| pod.metadata.uid).collect();
-        assert_eq!(now, [pod.metadata.uid.clone()]);
+        assert_eq!(now, std::slice::from_ref(&pod.metadata.uid));
         // Gone, Stateward makes its own again.
         delete(&client, &name).await;
         until("our Secret", async || {

@@ -12,6 +12,7 @@ use crate::agent::State;
 pub const RECORDS: usize = 20;
 
 /// What the pod of an attempt shows.
+#[allow(clippy::large_enum_variant, reason = "one at a time lives, for a moment")]
 pub(super) enum Verdict {
     /// It was never made, as far as is known.
     NotMade,
