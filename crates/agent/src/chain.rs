@@ -293,8 +293,11 @@ mod tests {
         assert_eq!(start_of_last_run(&[]), None);
     }
 
+    /// A segment: its changes, the certified times, and whether its writer certifies times at all.
+    type Given<'a> = (&'a [(i64, i64)], &'a [Certified], bool);
+
     /// Segments of single changes as they are in a folder: revisions with the milliseconds at which they arrived.
-    async fn stored(folders: &Folders, segments: &[(&[(i64, i64)], &[Certified], bool)]) -> Opening {
+    async fn stored(folders: &Folders, segments: &[Given<'_>]) -> Opening {
         let place = Place {
             store: StoreBlocks {
                 file: Some(FileStore {
