@@ -14,6 +14,7 @@ mod connections;
 mod crds;
 mod election;
 mod events;
+mod fate;
 mod health;
 mod metrics;
 mod observe;

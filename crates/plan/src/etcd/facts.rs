@@ -47,6 +47,13 @@ pub fn pod(pod: &core::Pod) -> Pod {
     let ended_now = state.and_then(|state| state.terminated.as_ref());
     let running = state.is_some_and(|state| state.running.is_some());
     let conditions = status.conditions.unwrap_or_default();
+    // A kubelet (1.27 and later) brings a deleted pod to its last phase when all its containers have ended, and only then lets
+    // the object go. The pod garbage collector sets the same phase for pods of nodes that are gone, and leaves the statuses of
+    // the containers as they were.
+    let ended = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
+    let collected = conditions
+        .iter()
+        .any(|condition| condition.type_ == "DisruptionTarget" && condition.reason.as_deref() == Some("DeletionByPodGC"));
     let ready = conditions
         .iter()
         .find(|condition| condition.type_ == "Ready" && condition.status == "True");
@@ -80,7 +87,8 @@ pub fn pod(pod: &core::Pod) -> Pod {
             .and_then(|condition| condition.last_transition_time.as_ref())
             .map(|time| time.0),
         terminating: pod.metadata.deletion_timestamp.is_some(),
-        ended: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
+        ended,
+        stopped: ended && ended_now.is_some() && !collected,
         restarts: etcd.map_or(0, |etcd| u32::try_from(etcd.restart_count).unwrap_or(0)),
         last_exit: ended_now.or(last).map(|end| Exit {
             code: end.exit_code,
@@ -163,6 +171,7 @@ pub fn claim(claim: &core::PersistentVolumeClaim, problem: Option<String>) -> Cl
             .and_then(super::intent::bytes)
             .unwrap_or(0),
         lost: phase == "Lost",
+        volume: claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()),
         created: claim
             .metadata
             .creation_timestamp
