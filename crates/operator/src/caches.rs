@@ -411,6 +411,29 @@ mod tests {
     }
 
     #[test]
+    fn last_words_are_kept_however_the_object_went() {
+        // given pods of which two say that they ended
+        let index = Index {
+            last_words: |pod: &Pod| pod.metadata.annotations.is_some(),
+            ..Index::new(label_key::<Pod>)
+        };
+        let ended = |name: &str, uid: &str, version| {
+            let mut pod = pod(name, uid, version);
+            pod.metadata.annotations = Some(Default::default());
+            pod
+        };
+        index.take(Event::Apply(pod("a", "1", 1)));
+        index.take(Event::Apply(ended("b", "2", 2)));
+        index.take(Event::Apply(pod("c", "3", 3)));
+        // when one goes with its last words, one is found missing by a new list, and one goes without a word
+        index.take(Event::Delete(ended("a", "1", 4)));
+        index.take(Event::Init);
+        index.take(Event::InitDone);
+        // then the words of the first two count
+        assert_eq!(["1", "2", "3"].map(|uid| index.said(uid)), [true, true, false]);
+    }
+
+    #[test]
     fn a_new_list_takes_away_what_it_lacks() {
         let index = Index::new(label_key::<Pod>);
         index.take(Event::Apply(pod("a", "1", 1)));

@@ -1,6 +1,6 @@
 //! What proves that a member has ended, and for how long this operator itself has seen what timers wait for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -9,6 +9,7 @@ use stateward_plan::etcd::{NodeEnd, Record, Uid, Watched, World};
 
 use crate::Shared;
 use crate::caches::Key;
+use crate::observe::dead_since;
 
 /// An administrator's word that a node is shut down.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -22,9 +23,18 @@ pub(crate) fn observe(shared: &Shared, record: &Record, world: &mut World) {
         return; // What is in no namespace is not watched.
     }
     let seen = record.last_seen.values().filter_map(|seen| seen.node.as_ref());
-    let nodes = seen.chain(world.pods.values().filter_map(|pod| pod.node.as_ref()));
+    let nodes: BTreeSet<String> = seen
+        .chain(world.pods.values().filter_map(|pod| pod.node.as_ref()))
+        .cloned()
+        .collect();
+    let dead = |name: &String| dead_since(&*node(shared, name)?);
+    world.dead_nodes = nodes
+        .iter()
+        .filter_map(|name| Some((name.clone(), dead(name)?)))
+        .collect();
     if shared.caches.nodes.is_synced() {
         world.ended_nodes = nodes
+            .iter()
             .filter_map(|name| Some((name.clone(), end(node(shared, name).as_deref())?)))
             .collect();
     }
@@ -69,6 +79,7 @@ enum What {
     Unscheduled(Uid),
     Obeyed(Uid),
     OldClaims(Timestamp),
+    CrashReplaced(Timestamp),
 }
 
 impl Watch {
@@ -82,6 +93,8 @@ impl Watch {
         now.extend(unscheduled.map(|pod| What::Unscheduled(pod.uid.clone())));
         let served = record.old_claims.as_ref().filter(|_| world.list.is_some());
         now.extend(served.map(|old| What::OldClaims(old.served)));
+        let crashed = record.crash_replaced.as_ref();
+        now.extend(crashed.map(|replaced| What::CrashReplaced(replaced.at)));
         let is_there = |uid: &Uid| world.pods.values().any(|pod| pod.uid == *uid);
         let gone = record.last_seen.values().filter(|seen| !seen.ended && !is_there(&seen.pod));
         for seen in gone {
@@ -98,6 +111,7 @@ impl Watch {
             match what {
                 What::NoQuorum(_) => watched.no_quorum = time,
                 What::OldClaims(_) => watched.old_claims = time,
+                What::CrashReplaced(_) => watched.crash_replaced = time,
                 What::DeadNode(node, _) => drop(watched.dead_nodes.insert(node, time)),
                 What::Unscheduled(uid) => drop(watched.unscheduled.insert(uid, time)),
                 What::Obeyed(uid) => drop(watched.obeyed.insert(uid, time)),

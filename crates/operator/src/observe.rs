@@ -107,14 +107,6 @@ pub(crate) async fn observe(
     }
     world.services = services(shared, key, uid, &mut world.conflicts);
     backups(shared, key, intent, record, &mut world);
-    for pod in world.pods.values() {
-        if let Some(name) = &pod.node
-            && let Some(node) = shared.caches.nodes.get(&Key::new("", name.clone()))
-            && let Some(since) = dead_since(&node)
-        {
-            world.dead_nodes.insert(name.clone(), since);
-        }
-    }
     crate::fate::observe(shared, record, &mut world);
     memory.connections.keep_only(|member| pods.contains_key(member));
     let mut clients = listen(shared, key, intent, record, &pods, memory, &mut world).await;

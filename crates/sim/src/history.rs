@@ -141,7 +141,7 @@ impl Sim<'_> {
 
     fn differs(&self, cluster: &Cluster, world: &World) -> Option<String> {
         let intent = &cluster.intent;
-        if let Some(why) = not_as_wished(intent, world) {
+        if let Some(why) = not_as_wished(intent, &cluster.record, world) {
             return Some(why);
         }
         if self.restore_waits() {

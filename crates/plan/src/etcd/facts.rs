@@ -179,3 +179,39 @@ pub fn claim(claim: &core::PersistentVolumeClaim, problem: Option<String>) -> Cl
             .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stopped(phase: &str, container: serde_json::Value, conditions: serde_json::Value) -> bool {
+        let object = serde_json::json!({
+            "metadata": {"name": "c-1", "uid": "u"},
+            "status": {
+                "phase": phase,
+                "conditions": conditions,
+                "containerStatuses": [{
+                    "name": names::CONTAINER, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": container,
+                }],
+            },
+        });
+        let object: core::Pod = serde_json::from_value(object).expect("a pod");
+        pod(&object).stopped
+    }
+
+    #[test]
+    fn only_a_kubelet_can_say_that_a_pod_has_ended() {
+        let none = || serde_json::json!([]);
+        let ended = || serde_json::json!({"terminated": {"exitCode": 0}});
+        // given a deleted pod whose containers have ended, by its kubelet's word
+        assert!(stopped("Succeeded", ended(), none()));
+        assert!(stopped("Failed", serde_json::json!({"terminated": {"exitCode": 137}}), none()));
+        // a container that crashed is started again, also by a kubelet that nobody hears
+        assert!(!stopped("Running", ended(), none()));
+        // the garbage collector sets the phase of pods of lost nodes, whatever runs there
+        assert!(!stopped("Failed", serde_json::json!({"running": {}}), none()));
+        let collected =
+            serde_json::json!([{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]);
+        assert!(!stopped("Failed", ended(), collected));
+    }
+}

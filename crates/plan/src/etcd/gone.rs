@@ -192,20 +192,20 @@ pub(super) fn needs_a_person(view: &View<'_>, name: &MemberName) -> bool {
     if gone(view, name).is_some() {
         return false;
     }
-    match view.world.pods.get(name) {
-        Some(pod) => pod.node.is_some() && !obeys(view, pod),
-        None => {
-            let seen = view.record.last_seen.get(name);
-            !seen.is_some_and(|seen| view.world.watched.obeyed.contains_key(&seen.pod))
-        }
+    let pod = view.world.pods.get(name);
+    match view.record.last_seen.get(name) {
+        Some(seen) if pod.is_none_or(|pod| pod.uid != seen.pod) => !view.world.watched.obeyed.contains_key(&seen.pod),
+        None if pod.is_none() => true,
+        _ => pod.is_some_and(|pod| pod.node.is_some() && !obeys(view, pod)),
     }
 }
 
 /// Which node to power off, and what to type.
 pub(super) fn advice(view: &View<'_>, names: &[&MemberName]) -> String {
     let node_of = |name: &MemberName| {
+        let seen = view.record.last_seen.get(name).filter(|seen| !seen.ended);
         let pod = view.world.pods.get(name).and_then(|pod| pod.node.clone());
-        pod.or_else(|| view.record.last_seen.get(name).and_then(|seen| seen.node.clone()))
+        seen.and_then(|seen| seen.node.clone()).or(pod)
     };
     let who = names.iter().map(|name| match node_of(name) {
         Some(node) => format!("{name} (node {node})"),
@@ -239,12 +239,17 @@ pub(super) fn advice(view: &View<'_>, names: &[&MemberName]) -> String {
     )
 }
 
-/// The member waits for a node that can use its volume, and the one that it was on has ended.
+/// The member waits for its volume: it is on a node that has ended and can be used on no other, or a node that does not
+/// answer still has it.
 pub(super) fn has_no_place(view: &View<'_>, member: &super::Member<'_>) -> bool {
-    let waits = member.pod.is_some_and(|pod| pod.node.is_none() && pod.blocked.is_some());
     let seen = view.record.last_seen.get(&member.name);
-    let node = seen.and_then(|seen| seen.node.as_ref());
-    waits && node.is_some_and(|node| view.world.ended_nodes.contains_key(node))
+    let other = member.pod.zip(seen).filter(|(pod, seen)| pod.uid != seen.pod && !pod.ever_ran);
+    other.is_some_and(|(pod, seen)| {
+        let on = |nodes: &dyn Fn(&String) -> bool| seen.node.as_ref().is_some_and(nodes);
+        let has_ended = on(&|node| view.world.ended_nodes.contains_key(node));
+        let is_dead = on(&|node| view.world.dead_nodes.contains_key(node));
+        pod.blocked.is_some() && ((has_ended && pod.node.is_none()) || (is_dead && !seen.ended))
+    })
 }
 
 /// How a node that a member was on has ended.

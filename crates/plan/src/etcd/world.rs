@@ -138,6 +138,8 @@ pub struct Watched {
     pub obeyed: BTreeMap<Uid, Duration>,
     /// Old claims are kept, since the moment that the record names.
     pub old_claims: Duration,
+    /// The last member that was replaced because it crashed, at the moment that the record names.
+    pub crash_replaced: Duration,
 }
 
 /// The EtcdBackup that is kept for `spec.backup`, as it was found.

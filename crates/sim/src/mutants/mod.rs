@@ -2,6 +2,8 @@
 //! each rule must have one that no other rule catches. One file a subject; `sim --mutants` prints them all.
 
 mod planner;
+mod recovery;
+pub(crate) mod recovery_scenes;
 mod restores;
 mod table;
 mod trust;
@@ -125,6 +127,7 @@ struct Verdict {
 fn all() -> Vec<Mutant> {
     let mut all = planner::all();
     all.push(without_guards(caught("no guards", plan, UNGUARDED)));
+    all.extend(recovery::all());
     all.extend(restores::all());
     all.extend(trust::all());
     all

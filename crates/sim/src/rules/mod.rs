@@ -5,7 +5,7 @@ mod history;
 mod members;
 mod plans;
 
-use stateward_plan::etcd::{Intent, Listed, MemberName, Voice, World, members::owner};
+use stateward_plan::etcd::{Intent, Listed, MemberName, Record, Voice, World, members::owner};
 
 macro_rules! names {
     ($(pub(crate) const $rule:ident: &str = $text:literal;)*) => {
@@ -36,6 +36,12 @@ pub(crate) mod name {
     pub(crate) const RESTORE_FENCED: &str = "old members never take part beside or in the new cluster";
     pub(crate) const RESTORE_WHOLE: &str = "a restored cluster has every write of its backup";
     pub(crate) const RESTORE_READABLE: &str = "no member is started from a backup of a newer etcd";
+    pub(crate) const ONE_CLUSTER: &str = "two clusters never acknowledge writes at once";
+    pub(crate) const FENCED: &str = "a quorum is given up only when everybody else has ended";
+    pub(crate) const DELAY: &str = "a quorum is given up only after delaySeconds";
+    pub(crate) const SURVIVOR: &str = "the survivor that knows most to be committed becomes the cluster";
+    pub(crate) const OLD_CLAIMS: &str = "old claims are kept after a recovery";
+    pub(crate) const OWN_BACKUP: &str = "a recovery puts back no other cluster's backup without consent";
     pub(crate) const CRASHES: &str = "a member that crashes like its predecessor is not replaced again soon";
     pub(crate) const VERSIONS: &str = "no member runs more than one minor version ahead of the cluster's version";
     pub(crate) const TRUST: &str = "no running member meets a peer that it cannot verify";
@@ -49,7 +55,7 @@ fn healthy(world: &World, member: &MemberName, listed: &Listed) -> bool {
 }
 
 /// What differs between wish and observation, if anything.
-pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
+pub(crate) fn not_as_wished(intent: &Intent, record: &Record, world: &World) -> Option<String> {
     let Some(list) = &world.list else {
         return (!intent.hibernate || !world.pods.is_empty()).then(|| "nobody proves a member list".into());
     };
@@ -97,7 +103,10 @@ pub(crate) fn not_as_wished(intent: &Intent, world: &World) -> Option<String> {
             .iter()
             .any(|line| owner(intent, line).as_ref() == Some(*name))
     };
-    if let Some(extra) = world.pods.keys().chain(world.claims.keys()).find(|name| !is_ours(name)) {
+    let kept = record.old_claims.iter().flat_map(|old| &old.claims);
+    let kept: Vec<&MemberName> = kept.map(|(name, _)| name).collect();
+    let claims = world.claims.keys().filter(|name| !kept.contains(name));
+    if let Some(extra) = world.pods.keys().chain(claims).find(|name| !is_ours(name)) {
         return Some(format!("{extra} is no member and still has a pod or a claim"));
     }
     None
