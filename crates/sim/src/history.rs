@@ -144,6 +144,9 @@ impl Sim<'_> {
         if let Some(why) = not_as_wished(intent, &cluster.record, world) {
             return Some(why);
         }
+        if self.election_is_due() {
+            return Some("somebody has a higher term than the leader".into());
+        }
         if self.restore_waits() {
             return Some("an EtcdRestore is not complete".into());
         }

@@ -116,13 +116,31 @@ impl Sim<'_> {
         }
     }
 
+    /// A kubelet that is cut off still has the volume, for a pod whose object is gone.
+    pub(crate) fn is_held(&self, id: Id, volume: Id) -> bool {
+        self.orphans()
+            .any(|(other, known)| other != id && known.volume == Some(volume))
+    }
+
+    fn orphans(&self) -> impl Iterator<Item = (Id, &Rc<PodObject>)> {
+        self.known
+            .iter()
+            .filter(|(id, known)| {
+                let cut_off = known.node.is_some_and(|node| self.nodes[node].cut_from_api);
+                cut_off && self.kube.pod(**id).is_none()
+            })
+            .map(|(id, known)| (*id, known))
+    }
+
     /// A volume of the network is taken from a node that does not answer: what runs there on it ends.
     pub(crate) fn detach(&mut self, id: Id) {
         let on_network = |volume: Id| self.volumes.get(&volume).is_some_and(|volume| volume.node.is_none());
-        let orphan = self.processes.get(&id).filter(|process| process.orphan);
-        if let Some(process) = orphan.filter(|process| on_network(process.volume)) {
-            let (name, node) = (process.name.clone(), process.node);
-            self.tell(|| format!("kubernetes: the volume of {name} is detached from {}", node_name(node)));
+        let name = self
+            .orphans()
+            .find(|(orphan, known)| *orphan == id && known.volume.is_some_and(on_network))
+            .map(|(_, known)| known.name.clone());
+        if let Some(name) = name {
+            self.tell(|| format!("kubernetes: the volume of {name} is detached"));
             self.end_orphan(id);
             self.show_attachments();
         }
@@ -132,10 +150,13 @@ impl Sim<'_> {
     pub(crate) fn show_attachments(&mut self) {
         let on_network = |volume: Id| self.volumes.get(&volume).is_some_and(|volume| volume.node.is_none());
         let used = self.processes.values().map(|process| (process.volume, process.node));
+        let held = self.orphans().filter_map(|(_, known)| Some((known.volume?, known.node?)));
+        let held: Vec<(Id, usize)> = held.collect();
         let pods = self.kube.now.pods.values();
         let bound = pods.filter_map(|pod| Some((pod.volume?, pod.node?)));
         let all: BTreeSet<(String, String)> = used
             .chain(bound)
+            .chain(held)
             .filter(|(volume, _)| on_network(*volume))
             .map(|(volume, node)| (volume_name(volume), node_name(node)))
             .collect();

@@ -237,7 +237,10 @@ impl Sim<'_> {
             shows,
         };
         let user = self.processes.values().find(|other| other.volume == volume);
-        if user.is_some_and(|other| other.orphan) {
+        if user.is_some() && self.kube.pod(id).is_none() {
+            return; // It was taken away from here.
+        }
+        if self.is_held(id, volume) {
             let message = "Multi-Attach error: the volume is used on another node";
             return self.block(id, "FailedAttachVolume", message, Some(Event::Start(id)));
         }
@@ -334,9 +337,11 @@ impl Sim<'_> {
         if hears {
             self.processes.remove(&id);
             self.known.remove(&id);
-        } else if let Some(process) = self.processes.get_mut(&id) {
-            process.orphan = true;
+        } else {
             self.queue.at(self.now + FORCED_DETACH, Event::Detach(id));
+            if let Some(process) = self.processes.get_mut(&id) {
+                process.orphan = true;
+            }
         }
         if !pod.durable
             && let Some(volume) = pod.volume

@@ -162,6 +162,15 @@ impl Sim<'_> {
         clusters
     }
 
+    /// A leader meets somebody with a higher term, and another election follows.
+    pub(crate) fn election_is_due(&self) -> bool {
+        self.lines().into_iter().any(|line| {
+            let term = self.leader_of(line).and_then(|leader| self.data_of(leader)).map(|data| data.term);
+            let mut others = self.processes.keys().filter_map(|id| self.data_of(*id));
+            others.any(|data| data.line() == line && term.is_some_and(|term| data.term > term))
+        })
+    }
+
     /// Heartbeats: logs follow their leaders, leaders without a quorum step down, elections are held.
     pub(crate) fn tick_etcd(&mut self) {
         for cluster in self.lines() {
@@ -205,9 +214,10 @@ impl Sim<'_> {
             }
             // Whoever stands in vain has raised its term (before 3.5 there is no asking first).
             if self.dice.per_mille(200)
-                && let Some(process) = self.processes.get(&candidate)
+                && let Some(process) = self.processes.get_mut(&candidate)
                 && let Some(data) = self.volumes.get_mut(&process.volume).and_then(|volume| volume.data.as_mut())
             {
+                process.leads = false;
                 data.term += 1;
             }
         }
@@ -354,26 +364,38 @@ impl Sim<'_> {
         }
         // Only entries of its own term are committed by counting; the first of each term is the leader's own.
         let current = own.log.last().is_some_and(|entry| entry.term == own.term);
+        let (mut heard, mut conf) = (own.committed, own.conf.clone());
         if !deposed && current && acknowledged >= quorum(&own.conf) {
-            let (before, conf) = (own.committed, own.conf.clone());
-            for index in own.committed..own.log.len() {
-                if let What::Change(number) = own.log[index].what {
-                    apply(Rc::make_mut(&mut own.conf), &self.changes[number]);
-                }
+            let new = own.committed..own.log.len();
+            let changes: Vec<usize> = own.log[new]
+                .iter()
+                .filter_map(|entry| match entry.what {
+                    What::Change(number) => Some(number),
+                    _ => None,
+                })
+                .collect();
+            for number in &changes {
+                apply(Rc::make_mut(&mut own.conf), &self.changes[*number]);
             }
             own.committed = own.log.len();
-            // Followers hear with the next message what is committed by this one.
-            for place in followed {
-                if let Some(data) = self.volumes.get_mut(&place).and_then(|volume| volume.data.as_mut())
-                    && data.committed <= before
-                {
-                    data.committed = before;
-                    data.conf = conf.clone();
-                }
+            if !changes.is_empty() {
+                (heard, conf) = (own.committed, own.conf.clone());
             }
             let ours = self.processes.get(&leader).is_some_and(|process| process.owner == self.ledger.owner);
             if ours && self.ledger.line.is_none_or(|line| line == own.line()) {
                 self.ledger.conf = own.conf.clone();
+            }
+        }
+        // Followers hear with the next message what was committed by this one. That the list changed reaches them at once: a
+        // leader that is lost in that very moment takes more with it than is told here.
+        if !deposed {
+            for place in followed {
+                if let Some(data) = self.volumes.get_mut(&place).and_then(|volume| volume.data.as_mut())
+                    && data.committed <= heard
+                {
+                    data.committed = heard;
+                    data.conf = conf.clone();
+                }
             }
         }
         let removed = !own.conf.iter().any(|member| member.id == own.id);

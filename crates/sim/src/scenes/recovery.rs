@@ -121,6 +121,7 @@ fn a_quorum_is_given_up_when_the_user_confirms_it_and_old_claims_are_kept() {
         // when the user confirms it
         sim.edit(|intent| intent.confirmed_lost.extend(lost.clone()));
         sim.calm = true;
+        sim.settled = None;
         until(&mut sim, "recover", |sim| {
             sim.present().is_some_and(|(_, record)| record.old_claims.is_some())
         });
