@@ -112,7 +112,14 @@ impl Sim<'_> {
                 })
         });
         let says_so = cluster.report.as_ref().is_some_and(|report| !report.waiting.is_empty());
-        says_so && (self.ledger.majority_lost || stranded)
+        // With one that was added and never started, which nobody can know to have no data, the others are no quorum.
+        let voters = self.ledger.conf.iter().filter(|line| !line.learner);
+        let with_data = voters.clone().filter(|line| {
+            let mut volumes = self.volumes.values().filter(|volume| !volume.corrupt);
+            volumes.any(|volume| volume.data.as_ref().is_some_and(|data| data.id == line.id))
+        });
+        let no_quorum = voters.clone().count() > 0 && with_data.count() <= voters.count() / 2;
+        says_so && (self.ledger.majority_lost || stranded || no_quorum)
     }
 
     /// In a calm world, is everything as wished, with nothing left to do or to write?

@@ -158,7 +158,7 @@ impl Kubelet {
             touch.cancel();
         }
         node.missed.get_or_insert_default();
-        self.machine.cut_off.send_modify(|nodes| drop(nodes.insert(name.to_owned())));
+        self.machine.cut_off.send_if_modified(|nodes| nodes.insert(name.to_owned()));
     }
 
     /// Lets a node that was cut off hear of what happened meanwhile, and tell that it is there.
@@ -185,7 +185,7 @@ impl Kubelet {
     fn catch_up(self: &Arc<Self>, name: &str) -> bool {
         let missed = self.state().nodes.get_mut(name).and_then(|node| node.missed.take());
         let Some(missed) = missed else { return false };
-        self.machine.cut_off.send_modify(|nodes| drop(nodes.remove(name)));
+        self.machine.cut_off.send_if_modified(|nodes| nodes.remove(name));
         for (uid, pod) in missed {
             match pod {
                 Some(pod) => self.take_pod(pod),

@@ -361,8 +361,9 @@ impl Worker {
             ..DeleteParams::default()
         };
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let node = node.unwrap_or_default();
         tokio::select! {
-            () = self.machine.in_touch(&node.unwrap_or_default()) => {}
+            () = self.machine.in_touch(&node) => {}
             () = self.power_off.cancelled() => return,
         }
         while !self.gone.is_cancelled() {

@@ -23,7 +23,7 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let lost = &count.lost;
     let survivors: Vec<_> = count.voters.iter().filter(|name| !lost.contains(name)).collect();
     let has = |name: &MemberName| match view.world.voices.get(name) {
-        Some(super::Voice::Answered(answer)) => format!("{name} (term {}, index {})", answer.term, answer.index),
+        Some(super::Voice::Answered(answer)) => format!("{name} (index {})", answer.index),
         _ => format!("{name} (does not answer)"),
     };
     let words = format!(

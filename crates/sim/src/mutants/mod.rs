@@ -159,6 +159,11 @@ mod tests {
     }
 
     #[test]
+    fn careless_recoveries_are_caught() {
+        are_caught(recovery::all());
+    }
+
+    #[test]
     fn careless_restores_are_caught() {
         are_caught(restores::all());
     }
