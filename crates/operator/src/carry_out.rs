@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
-use kube::{Api, ResourceExt};
 use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use stateward_api::etcd_backup::ObjectName;
 use stateward_api::etcd_restore::EtcdRestoreSpec;

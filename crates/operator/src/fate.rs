@@ -96,7 +96,10 @@ impl Watch {
         let crashed = record.crash_replaced.as_ref();
         now.extend(crashed.map(|replaced| What::CrashReplaced(replaced.at)));
         let is_there = |uid: &Uid| world.pods.values().any(|pod| pod.uid == *uid);
-        let gone = record.last_seen.values().filter(|seen| !seen.ended && !is_there(&seen.pod));
+        let gone = record
+            .last_seen
+            .values()
+            .filter(|seen| !seen.ended && !is_there(&seen.pod));
         for seen in gone {
             let node = seen.node.as_ref().and_then(|name| node(shared, name));
             if node.is_some_and(|node| is_ready(&node)) {

@@ -16,8 +16,8 @@ use stateward_etcd::{Asked, Client, ask, prove_list, spread_alarms};
 use stateward_plan::etcd::manifests::{ANNOTATION_METADATA, TrustFiles};
 use stateward_plan::etcd::members::owner;
 use stateward_plan::etcd::{
-    Answer, Intent, KeptBackup, MemberList, MemberName, Record, Services, Trust, Uid, UpgradeBackup, Voice,
-    World, facts,
+    Answer, Intent, KeptBackup, MemberList, MemberName, Record, Services, Trust, Uid, UpgradeBackup, Voice, World,
+    facts,
 };
 use tokio::sync::Notify;
 

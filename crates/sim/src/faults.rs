@@ -165,12 +165,15 @@ impl Sim<'_> {
 
     /// As people do when a node does not answer: the object goes at once, and nothing else is known.
     fn force_delete_a_pod(&mut self) {
-        let is_away = |pod: &&std::rc::Rc<crate::kube::PodObject>| {
-            pod.node.is_some_and(|node| self.nodes[node].cut_from_api)
-        };
+        let is_away =
+            |pod: &&std::rc::Rc<crate::kube::PodObject>| pod.node.is_some_and(|node| self.nodes[node].cut_from_api);
         let away = self.kube.now.pods.values().filter(is_away);
         let away: Vec<MemberName> = away.map(|pod| pod.name.clone()).collect();
-        let all: Vec<MemberName> = if away.is_empty() { self.some_pod().into_iter().collect() } else { away };
+        let all: Vec<MemberName> = if away.is_empty() {
+            self.some_pod().into_iter().collect()
+        } else {
+            away
+        };
         for name in all {
             if let Some(pod) = self.kube.now.pods.get(&name).cloned()
                 && self.may_lose_pod(&name)

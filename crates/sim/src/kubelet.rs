@@ -35,7 +35,9 @@ impl Sim<'_> {
         if let Some(pod) = now {
             let known = self.known.get(&id);
             let late = known.is_some_and(|known| {
-                known.shown.launch == LaunchKind::ForceNew && pod.heard_from > self.now && known.shown.launch != pod.shown.launch
+                known.shown.launch == LaunchKind::ForceNew
+                    && pod.heard_from > self.now
+                    && known.shown.launch != pod.shown.launch
             });
             if late {
                 return self.known_pod(id);
@@ -109,10 +111,12 @@ impl Sim<'_> {
     fn end_orphan(&mut self, id: Id) {
         self.processes.remove(&id);
         if let Some(known) = self.known.remove(&id)
-            && !known.durable
             && let Some(volume) = known.volume
         {
-            self.lose_volume(volume, false);
+            let mut claims = self.kube.now.claims.values();
+            if !claims.any(|claim| claim.volume == Some(volume)) {
+                self.lose_volume(volume, false);
+            }
         }
     }
 
@@ -150,7 +154,9 @@ impl Sim<'_> {
     pub(crate) fn show_attachments(&mut self) {
         let on_network = |volume: Id| self.volumes.get(&volume).is_some_and(|volume| volume.node.is_none());
         let used = self.processes.values().map(|process| (process.volume, process.node));
-        let held = self.orphans().filter_map(|(_, known)| Some((known.volume?, known.node?)));
+        let held = self
+            .orphans()
+            .filter_map(|(_, known)| Some((known.volume?, known.node?)));
         let held: Vec<(Id, usize)> = held.collect();
         let pods = self.kube.now.pods.values();
         let bound = pods.filter_map(|pod| Some((pod.volume?, pod.node?)));

@@ -372,7 +372,9 @@ impl Sim<'_> {
             .map(|(name, _)| name.clone())
             .collect();
         for name in done {
-            if let Some(volume) = self.kube.claims_mut().remove(&name).and_then(|claim| claim.volume) {
+            let volume = self.kube.claims_mut().remove(&name).and_then(|claim| claim.volume);
+            // A volume that is in use is deleted when it is not.
+            if let Some(volume) = volume.filter(|volume| !self.is_held(0, *volume)) {
                 self.lose_volume(volume, false);
             }
         }

@@ -50,10 +50,11 @@ impl Sim<'_> {
         let waits = world.pods.values().filter(|pod| pod.node.is_none());
         let waits: BTreeMap<&Uid, String> = waits.map(|pod| (&pod.uid, format!("waits {}", pod.uid))).collect();
         let is_there = |uid: &Uid| world.pods.values().any(|pod| pod.uid == *uid);
-        let ready = |node: &String| {
-            !world.dead_nodes.contains_key(node) && !world.ended_nodes.contains_key(node)
-        };
-        let gone = record.last_seen.values().filter(|seen| !seen.ended && !is_there(&seen.pod));
+        let ready = |node: &String| !world.dead_nodes.contains_key(node) && !world.ended_nodes.contains_key(node);
+        let gone = record
+            .last_seen
+            .values()
+            .filter(|seen| !seen.ended && !is_there(&seen.pod));
         let gone = gone.filter(|seen| seen.node.as_ref().is_some_and(ready));
         let gone: BTreeMap<&Uid, String> = gone.map(|seen| (&seen.pod, format!("gone {}", seen.pod))).collect();
         let seen: Vec<String> = (no_quorum.iter().chain(&kept).chain(&crashed))
@@ -87,7 +88,9 @@ impl Sim<'_> {
                     self.node_object_deleted(node);
                 } else if !self.kube.now.ended_nodes.contains_key(&node_name(node)) {
                     self.tell(|| format!("user: takes {} out of service", node_name(node)));
-                    self.kube.ended_nodes_mut().insert(node_name(node), NodeEnd::OutOfService);
+                    self.kube
+                        .ended_nodes_mut()
+                        .insert(node_name(node), NodeEnd::OutOfService);
                     for pod in self.pods_on(node) {
                         self.remove_pod(pod);
                     }
@@ -116,7 +119,9 @@ impl Sim<'_> {
         let id = self.ledger.conf.iter().find(|line| line.name.as_ref() == Some(name));
         let has = self.volumes.values().any(|volume| {
             let data = volume.data.as_ref().filter(|_| !volume.corrupt);
-            let stays = volume.node.is_some_and(|node| self.nodes[node].gone && !self.nodes[node].zone_sleeps);
+            let stays = volume
+                .node
+                .is_some_and(|node| self.nodes[node].gone && !self.nodes[node].zone_sleeps);
             !stays && data.is_some_and(|data| id.is_some_and(|line| line.id == data.id))
         });
         !runs && !has

@@ -165,7 +165,10 @@ impl Sim<'_> {
     /// A leader meets somebody with a higher term, and another election follows.
     pub(crate) fn election_is_due(&self) -> bool {
         self.lines().into_iter().any(|line| {
-            let term = self.leader_of(line).and_then(|leader| self.data_of(leader)).map(|data| data.term);
+            let term = self
+                .leader_of(line)
+                .and_then(|leader| self.data_of(leader))
+                .map(|data| data.term);
             let mut others = self.processes.keys().filter_map(|id| self.data_of(*id));
             others.any(|data| data.line() == line && term.is_some_and(|term| data.term > term))
         })
@@ -215,7 +218,10 @@ impl Sim<'_> {
             // Whoever stands in vain has raised its term (before 3.5 there is no asking first).
             if self.dice.per_mille(200)
                 && let Some(process) = self.processes.get_mut(&candidate)
-                && let Some(data) = self.volumes.get_mut(&process.volume).and_then(|volume| volume.data.as_mut())
+                && let Some(data) = self
+                    .volumes
+                    .get_mut(&process.volume)
+                    .and_then(|volume| volume.data.as_mut())
             {
                 process.leads = false;
                 data.term += 1;
@@ -381,7 +387,10 @@ impl Sim<'_> {
             if !changes.is_empty() {
                 (heard, conf) = (own.committed, own.conf.clone());
             }
-            let ours = self.processes.get(&leader).is_some_and(|process| process.owner == self.ledger.owner);
+            let ours = self
+                .processes
+                .get(&leader)
+                .is_some_and(|process| process.owner == self.ledger.owner);
             if ours && self.ledger.line.is_none_or(|line| line == own.line()) {
                 self.ledger.conf = own.conf.clone();
             }

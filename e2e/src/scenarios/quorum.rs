@@ -97,9 +97,11 @@ pub(crate) async fn cut_off_majority_is_given_up_only_on_proof(test: &Test) -> R
     let (one, others) = one_and_the_others(test).await?;
     let names: Vec<String> = others.iter().map(ResourceExt::name_any).collect();
     let nodes: Vec<String> = others.iter().filter_map(node_of).collect();
-    test.fault(Fault::Freeze(test.namespace.clone(), one.name_any())).await?;
+    test.fault(Fault::Freeze(test.namespace.clone(), one.name_any()))
+        .await?;
     for (name, node) in names.iter().zip(&nodes) {
-        test.fault(Fault::CutOperator(test.namespace.clone(), name.clone())).await?;
+        test.fault(Fault::CutOperator(test.namespace.clone(), name.clone()))
+            .await?;
         test.fault(Fault::CutNode(node.clone())).await?;
     }
     let result = serve_on_while_cut_off(test, &others, &names, &nodes).await;
@@ -110,7 +112,9 @@ pub(crate) async fn cut_off_majority_is_given_up_only_on_proof(test: &Test) -> R
     test.fault(Fault::Heal).await?;
     test.fault(Fault::Thaw(test.namespace.clone(), one.name_any())).await?;
     let recovered = match result {
-        Ok(words) => recovered_on_consent(test, &one.name_any(), &names).await.map(|()| words),
+        Ok(words) => recovered_on_consent(test, &one.name_any(), &names)
+            .await
+            .map(|()| words),
         Err(error) => Err(error),
     };
     for node in nodes {
@@ -119,9 +123,15 @@ pub(crate) async fn cut_off_majority_is_given_up_only_on_proof(test: &Test) -> R
     let words = recovered?;
     test.settled("c", 300).await?;
     let kept: Vec<String> = test.claims_of("c").await?.iter().map(ResourceExt::name_any).collect();
-    ensure!(names.iter().all(|name| kept.contains(name)), "old claims are gone: {kept:?}");
+    ensure!(
+        names.iter().all(|name| kept.contains(name)),
+        "old claims are gone: {kept:?}"
+    );
     let old = test.get("c").await?.status.unwrap_or_default().old_claims;
-    ensure!(old.is_some_and(|old| old.claims.len() == 2), "the status does not tell of old claims");
+    ensure!(
+        old.is_some_and(|old| old.claims.len() == 2),
+        "the status does not tell of old claims"
+    );
     let found = test.endpoint("c").await?.client()?.get("before".to_owned()).await?;
     ensure!(found.is_some(), "what the survivor had is gone");
     Ok(words)
@@ -155,7 +165,9 @@ async fn serve_on_while_cut_off(test: &Test, others: &[Pod], names: &[String], n
 async fn recovered_on_consent(test: &Test, survivor: &str, lost: &[String]) -> Result<()> {
     let consent = json!({"metadata": {"annotations": {"stateward.dev/confirm-lost": lost.join(",")}}});
     let clusters = test.clusters();
-    clusters.patch("c", &PatchParams::default(), &Patch::Merge(&consent)).await?;
+    clusters
+        .patch("c", &PatchParams::default(), &Patch::Merge(&consent))
+        .await?;
     until("the survivor to be the cluster", 180, async || {
         let list = test.list("c").await?;
         ensure!(

@@ -158,7 +158,9 @@ impl Kubelet {
             touch.cancel();
         }
         node.missed.get_or_insert_default();
-        self.machine.cut_off.send_if_modified(|nodes| nodes.insert(name.to_owned()));
+        self.machine
+            .cut_off
+            .send_if_modified(|nodes| nodes.insert(name.to_owned()));
     }
 
     /// Lets a node that was cut off hear of what happened meanwhile, and tell that it is there.

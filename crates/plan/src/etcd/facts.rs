@@ -51,9 +51,9 @@ pub fn pod(pod: &core::Pod) -> Pod {
     // the object go. The pod garbage collector sets the same phase for pods of nodes that are gone, and leaves the statuses of
     // the containers as they were.
     let ended = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
-    let collected = conditions
-        .iter()
-        .any(|condition| condition.type_ == "DisruptionTarget" && condition.reason.as_deref() == Some("DeletionByPodGC"));
+    let collected = conditions.iter().any(|condition| {
+        condition.type_ == "DisruptionTarget" && condition.reason.as_deref() == Some("DeletionByPodGC")
+    });
     let ready = conditions
         .iter()
         .find(|condition| condition.type_ == "Ready" && condition.status == "True");
@@ -205,7 +205,11 @@ mod tests {
         let ended = || serde_json::json!({"terminated": {"exitCode": 0}});
         // given a deleted pod whose containers have ended, by its kubelet's word
         assert!(stopped("Succeeded", ended(), none()));
-        assert!(stopped("Failed", serde_json::json!({"terminated": {"exitCode": 137}}), none()));
+        assert!(stopped(
+            "Failed",
+            serde_json::json!({"terminated": {"exitCode": 137}}),
+            none()
+        ));
         // a container that crashed is started again, also by a kubelet that nobody hears
         assert!(!stopped("Running", ended(), none()));
         // the garbage collector sets the phase of pods of lost nodes, whatever runs there

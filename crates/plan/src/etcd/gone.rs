@@ -182,9 +182,9 @@ pub(super) fn fence(view: &View<'_>, but: &MemberName, how: Stop, absent: bool) 
 
 /// Its kubelet is in touch with the API server, as far as Kubernetes knows, and says itself when the pod has ended.
 fn obeys(view: &View<'_>, pod: &Pod) -> bool {
-    pod.node.as_ref().is_some_and(|node| {
-        !view.world.dead_nodes.contains_key(node) && !view.world.ended_nodes.contains_key(node)
-    })
+    pod.node
+        .as_ref()
+        .is_some_and(|node| !view.world.dead_nodes.contains_key(node) && !view.world.ended_nodes.contains_key(node))
 }
 
 /// Nothing that Kubernetes does by itself will bring the proof.
@@ -243,7 +243,10 @@ pub(super) fn advice(view: &View<'_>, names: &[&MemberName]) -> String {
 /// answer still has it.
 pub(super) fn has_no_place(view: &View<'_>, member: &super::Member<'_>) -> bool {
     let seen = view.record.last_seen.get(&member.name);
-    let other = member.pod.zip(seen).filter(|(pod, seen)| pod.uid != seen.pod && !pod.ever_ran);
+    let other = member
+        .pod
+        .zip(seen)
+        .filter(|(pod, seen)| pod.uid != seen.pod && !pod.ever_ran);
     other.is_some_and(|(pod, seen)| {
         let on = |nodes: &dyn Fn(&String) -> bool| seen.node.as_ref().is_some_and(nodes);
         let has_ended = on(&|node| view.world.ended_nodes.contains_key(node));

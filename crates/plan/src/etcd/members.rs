@@ -224,13 +224,11 @@ fn fate(
             Voice::Answered(answer) => Some(answer),
             Voice::Silent(_) => None,
         });
-        answers
-            .max_by_key(|answer| answer.index)
-            .is_some_and(|most| {
-                most.list
-                    .iter()
-                    .any(|listed| listed.name.is_none() && owner(intent, listed).as_ref() == Some(&member.name))
-            })
+        answers.max_by_key(|answer| answer.index).is_some_and(|most| {
+            most.list
+                .iter()
+                .any(|listed| listed.name.is_none() && owner(intent, listed).as_ref() == Some(&member.name))
+        })
     };
     let unstarted = match member.listed {
         Some(listed) => listed.name.is_none(),
@@ -271,9 +269,7 @@ fn fate(
         (Some(pod), None) if began && !unstarted && pod.node.is_none() && pod.blocked.is_some() && !pod.terminating => {
             Fate::Lost(Proof::ClaimGone)
         }
-        (Some(pod), Some(claim))
-            if began && claim.bound && pod.node.is_none() =>
-        {
+        (Some(pod), Some(claim)) if began && claim.bound && pod.node.is_none() => {
             match beyond_reach(intent, world, pod, now) {
                 // Somebody may open the node again, or make one that can use the volume: the data is there, and this is no
                 // reason to give a quorum up.

@@ -39,7 +39,9 @@ pub(super) fn keep(view: &View<'_>, record: &mut Record, claims: Vec<(MemberName
 
 /// The claim of a member that is out of the list stays for now.
 pub(super) fn is_kept(view: &View<'_>, member: &MemberName, claim: &Claim) -> bool {
-    let Some(old) = &view.record.old_claims else { return false };
+    let Some(old) = &view.record.old_claims else {
+        return false;
+    };
     let keep = view.intent.keep_old_claims;
     let over = elapsed(old.served, view.now) >= keep && view.world.watched.old_claims >= keep.min(SEEN_FOR);
     !over && old.claims.iter().any(|(name, uid)| name == member && *uid == claim.uid)

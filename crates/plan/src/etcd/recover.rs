@@ -316,18 +316,24 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
                 Some(why) => stuck("BackupTooNew", why),
                 None => super::restore::begin(view, record, request, source),
             },
-            RequestState::Fetching => waits(format!("the backup is being fetched and proven by EtcdRestore {}", request.name)),
+            RequestState::Fetching => waits(format!(
+                "the backup is being fetched and proven by EtcdRestore {}",
+                request.name
+            )),
             RequestState::Failed(why) => stuck(
                 "RecoveryFailed",
-                format!("The backup cannot be used: {why}. Delete EtcdRestore {} to try again, or create one that names another backup", request.name),
+                format!(
+                    "The backup cannot be used: {why}. Delete EtcdRestore {} to try again, or create one that names another backup",
+                    request.name
+                ),
             ),
         },
-        (Some(name), None) => waits(format!("asking for a restore from EtcdBackup {}", backup.name)).with([
-            Effect::RequestRestore {
+        (Some(name), None) => {
+            waits(format!("asking for a restore from EtcdBackup {}", backup.name)).with([Effect::RequestRestore {
                 name: name.clone(),
                 backup: backup.name.clone(),
-            },
-        ]),
+            }])
+        }
         (None, None) => {
             let name = view.world.fresh_names.first().map_or("", |name| name.0.as_str());
             let suffix = name.rsplit('-').next().unwrap_or_default();
@@ -441,7 +447,11 @@ fn seal(view: &View<'_>, record: &mut Record, survivor: &MemberName, alone: bool
             let claims = view.world.claims.iter().filter(|(name, _)| *name != survivor);
             let claims = claims.map(|(name, claim)| (name.clone(), claim.uid.clone())).collect();
             let told = super::old_claims::keep(view, record, claims);
-            Some(doing(format!("{survivor} is the cluster; others join it")).with(told).wake(Duration::ZERO))
+            Some(
+                doing(format!("{survivor} is the cluster; others join it"))
+                    .with(told)
+                    .wake(Duration::ZERO),
+            )
         }
         Some(_) => Some(doing(format!("waiting for {survivor} to answer as an ordinary member")).wake(SOON)),
         None => Some(

@@ -7,15 +7,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_cluster::{
     self as api, BootstrapPhase, BootstrapRecord, CrashReplacement, DefragmentationRecord, EtcdClusterStatus,
-    MemberHealth, MemberRole, MemberSeen, MemberStatus, MembersStatus, OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord,
-    RestoreRecord, TlsStatus, UpgradeRecord,
+    MemberHealth, MemberRole, MemberSeen, MemberStatus, MembersStatus, OnQuorumLoss, Phase, RecoveryPhase,
+    RecoveryRecord, RestoreRecord, TlsStatus, UpgradeRecord,
 };
 use stateward_api::etcd_restore::{ClaimRecord, RestorePhase};
 use stateward_api::names;
 
 use super::intent::{Bootstrap, Intent};
 use super::record::{
-    Bootstrapped, CrashReplaced, Defragmented, LastSeen, OldClaims, OldLog, Record, Recovering, Remembered, RestoreStep, Restoring,
+    Bootstrapped, CrashReplaced, Defragmented, LastSeen, OldClaims, OldLog, Record, Recovering, Remembered,
+    RestoreStep, Restoring,
 };
 use super::report::{Health, MemberLine, Report, Role, Statement};
 use super::world::{ClusterId, MemberId, MemberName, Uid};
@@ -151,7 +152,11 @@ fn last_seen(status: &EtcdClusterStatus) -> BTreeMap<MemberName, LastSeen> {
     let mut all: BTreeMap<MemberName, LastSeen> = of_earlier
         .map(|member| {
             let seen = LastSeen {
-                pod: Uid(if member.node.is_empty() { String::new() } else { member.pod_uid.clone() }),
+                pod: Uid(if member.node.is_empty() {
+                    String::new()
+                } else {
+                    member.pod_uid.clone()
+                }),
                 node: some(&member.node),
                 ..LastSeen::default()
             };

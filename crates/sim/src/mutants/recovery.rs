@@ -12,17 +12,38 @@ use crate::rules::name;
 pub(super) fn all() -> Vec<Mutant> {
     vec![
         caught("ignores delaySeconds", no_delay, &[name::DELAY]).alone(),
-        caught_in("trusts the wall clock", wall_clock, scenes::clock_is_ahead, &[name::DELAY]),
+        caught_in(
+            "trusts the wall clock",
+            wall_clock,
+            scenes::clock_is_ahead,
+            &[name::DELAY],
+        ),
         caught_in("chooses by the term", by_term, scenes::tail_and_term, &[name::SURVIVOR]).alone(),
-        caught("skips fencing", no_fence, &[name::FENCED, name::ONE_CLUSTER]),
-        caught_in("a stranded volume is lost", stranded, scenes::stranded, &[name::EVIDENCE]),
+        caught_in(
+            "skips fencing",
+            no_fence,
+            scenes::deleted_by_force,
+            &[name::ONE_CLUSTER],
+        ),
+        caught_in(
+            "a stranded volume is lost",
+            stranded,
+            scenes::stranded,
+            &[name::EVIDENCE],
+        ),
         caught_in(
             "the only member is sealed by a patch",
             sealed_by_patch,
             scenes::only_member_starts_again,
-            &[name::WRITES],
+            &[name::WRITES, name::ONE_CLUSTER],
         ),
-        caught("deletes old claims at once", no_keeping, &[name::OLD_CLAIMS]).alone(),
+        caught_in(
+            "deletes old claims at once",
+            no_keeping,
+            scenes::leaves_old_claims,
+            &[name::OLD_CLAIMS],
+        )
+        .alone(),
         caught_in(
             "any backup of the name",
             any_backup,
@@ -76,7 +97,10 @@ fn no_fence(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
 fn stranded(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut intent = intent.clone();
     if world.list.is_none() {
-        let waits = world.pods.iter().filter(|(_, pod)| pod.node.is_none() && pod.blocked.is_some());
+        let waits = world
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.node.is_none() && pod.blocked.is_some());
         intent.confirmed_lost.extend(waits.map(|(name, _)| name.clone()));
     }
     plan(&intent, record, world, now)

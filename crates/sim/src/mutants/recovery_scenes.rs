@@ -208,3 +208,76 @@ pub(crate) fn tail_and_term(subject: &Subject) -> Option<Violation> {
     sim.broken
 }
 
+/// The nodes of two members are destroyed with their disks, and the user says so.
+pub(crate) fn destroyed(sim: &mut Sim<'_>) -> Vec<MemberName> {
+    let members = two(sim);
+    let called = names(sim, &members);
+    for id in &members {
+        let (node, volume) = (sim.processes[id].node, sim.processes[id].volume);
+        sim.nodes[node].gone = true;
+        sim.nodes[node].stays = true;
+        sim.node_down(node);
+        if let Some(volume) = sim.volumes.get_mut(&volume) {
+            volume.data = None;
+        }
+    }
+    sim.judge_loss(false);
+    called
+}
+
+/// The nodes of two members are cut off from the API server and from the operator, and go on to serve their zone.
+pub(crate) fn cut_off(sim: &mut Sim<'_>, members: &[Id]) -> Vec<usize> {
+    let nodes: Vec<usize> = members.iter().map(|id| sim.processes[id].node).collect();
+    for node in &nodes {
+        sim.nodes[*node].cut_from_api = true;
+        sim.nodes[*node].side = 1;
+        sim.node_away(*node);
+    }
+    nodes
+}
+
+/// Two of three are in a zone that is cut off, and somebody deletes their pods by force, and their claims.
+pub(crate) fn deleted_by_force(subject: &Subject) -> Option<Violation> {
+    let mut sim = backed_up(subject, Recovery::FromBackup(DELAY), false);
+    let members = two(&sim);
+    let called = names(&sim, &members);
+    cut_off(&mut sim, &members);
+    run(&mut sim, 2 * MINUTE);
+    for (id, name) in members.iter().zip(&called) {
+        sim.delete_claim(name);
+        sim.remove_pod(*id);
+    }
+    run(&mut sim, 4 * MINUTE);
+    sim.broken
+}
+
+/// Two of three are lost with their claims, by their kubelets' word. The third is cut off, and somebody deletes its pod by
+/// force: it runs on.
+pub(crate) fn survivor_runs_on(subject: &Subject) -> Option<Violation> {
+    let mut sim = backed_up(subject, Recovery::FromBackup(DELAY), false);
+    let members = two(&sim);
+    let third: Vec<Id> = sim.processes.keys().copied().filter(|id| !members.contains(id)).collect();
+    cut_off(&mut sim, &third);
+    for name in names(&sim, &members) {
+        sim.delete_claim(&name);
+        sim.delete_pod(&name, None);
+    }
+    sim.judge_loss(false);
+    run(&mut sim, MINUTE);
+    for id in &third {
+        sim.remove_pod(*id);
+    }
+    sim.calm = true;
+    run(&mut sim, 4 * MINUTE);
+    sim.broken
+}
+
+/// A majority is destroyed, the user confirms it, and the survivor becomes the cluster. Its claims are to be kept.
+pub(crate) fn leaves_old_claims(subject: &Subject) -> Option<Violation> {
+    let mut sim = backed_up(subject, Recovery::FromSurvivor(DELAY), true);
+    let lost = destroyed(&mut sim);
+    run(&mut sim, MINUTE);
+    sim.edit(|intent| intent.confirmed_lost.extend(lost));
+    run(&mut sim, 8 * MINUTE);
+    sim.broken
+}

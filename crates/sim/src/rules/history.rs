@@ -92,7 +92,7 @@ impl Sim<'_> {
         });
         if let Some((_, other)) = other {
             let what = format!("{} still runs on {}", other.name, node_name(other.node));
-            self.break_rule(name::FENCED, what);
+            self.break_rule(name::ONE_CLUSTER, what);
         }
     }
 
@@ -132,7 +132,12 @@ impl Sim<'_> {
     /// A claim, a pod or a process has the volume: otherwise nobody finds it any more.
     fn is_led_to(&self, volume: &crate::sim::Volume) -> bool {
         let is_it = |id: Id| self.volumes.get(&id).is_some_and(|other| std::ptr::eq(other, volume));
-        let claims = self.kube.now.claims.values().filter(|claim| !claim.shown.terminating && !claim.shown.lost);
+        let claims = self
+            .kube
+            .now
+            .claims
+            .values()
+            .filter(|claim| !claim.shown.terminating && !claim.shown.lost);
         claims.filter_map(|claim| claim.volume).any(is_it)
             || self.kube.now.pods.values().filter_map(|pod| pod.volume).any(is_it)
             || self.processes.values().any(|process| is_it(process.volume))

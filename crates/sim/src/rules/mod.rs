@@ -36,8 +36,7 @@ pub(crate) mod name {
     pub(crate) const RESTORE_FENCED: &str = "old members never take part beside or in the new cluster";
     pub(crate) const RESTORE_WHOLE: &str = "a restored cluster has every write of its backup";
     pub(crate) const RESTORE_READABLE: &str = "no member is started from a backup of a newer etcd";
-    pub(crate) const ONE_CLUSTER: &str = "two clusters never acknowledge writes at once";
-    pub(crate) const FENCED: &str = "a quorum is given up only when everybody else has ended";
+    pub(crate) const ONE_CLUSTER: &str = "two clusters never serve at once: a quorum is given up when everybody else has ended";
     pub(crate) const DELAY: &str = "a quorum is given up only after delaySeconds";
     pub(crate) const SURVIVOR: &str = "the survivor that knows most to be committed becomes the cluster";
     pub(crate) const OLD_CLAIMS: &str = "old claims are kept after a recovery";

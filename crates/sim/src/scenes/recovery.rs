@@ -10,19 +10,13 @@ use crate::queue::Id;
 use crate::sim::Sim;
 use crate::subject::REAL;
 
-/// The nodes of two members are cut off from the API server and from the operator, and go on to serve their zone.
-fn cut_off(sim: &mut Sim<'_>, members: &[Id]) -> Vec<usize> {
-    let nodes: Vec<usize> = members.iter().map(|id| sim.processes[id].node).collect();
-    for node in &nodes {
-        sim.nodes[*node].cut_from_api = true;
-        sim.nodes[*node].side = 1;
-        sim.node_away(*node);
-    }
-    nodes
-}
-
 fn waiting(sim: &Sim<'_>) -> String {
-    let report = sim.kube.now.cluster.as_ref().and_then(|cluster| cluster.report.as_ref());
+    let report = sim
+        .kube
+        .now
+        .cluster
+        .as_ref()
+        .and_then(|cluster| cluster.report.as_ref());
     report.map_or_else(String::new, |report| report.waiting.clone())
 }
 
@@ -72,6 +66,11 @@ fn members_that_are_only_cut_off_are_not_given_up() {
 }
 
 #[test]
+fn members_whose_pods_and_claims_are_gone_are_not_given_up_while_they_may_run() {
+    assert_eq!(deleted_by_force(&REAL), None);
+}
+
+#[test]
 fn members_of_nodes_out_of_service_come_back_elsewhere() {
     // given a majority on nodes without power, on volumes that other nodes can use
     let mut sim = backed_up(&REAL, Recovery::FromBackup(DELAY), false);
@@ -84,28 +83,13 @@ fn members_of_nodes_out_of_service_come_back_elsewhere() {
     assert!(sim.ledger.restored.is_empty(), "it was given up");
     // when an administrator says so
     for node in &nodes {
-        sim.kube.ended_nodes_mut().insert(node_name(*node), NodeEnd::OutOfService);
+        sim.kube
+            .ended_nodes_mut()
+            .insert(node_name(*node), NodeEnd::OutOfService);
     }
     rests(&mut sim);
     // then they come back, as the members they were
     assert_eq!(ids(&sim), before);
-}
-
-/// The nodes of two members are destroyed with their disks, and the user says so.
-fn destroyed(sim: &mut Sim<'_>) -> Vec<MemberName> {
-    let members = two(sim);
-    let called = names(sim, &members);
-    for id in &members {
-        let (node, volume) = (sim.processes[id].node, sim.processes[id].volume);
-        sim.nodes[node].gone = true;
-        sim.nodes[node].stays = true;
-        sim.node_down(node);
-        if let Some(volume) = sim.volumes.get_mut(&volume) {
-            volume.data = None;
-        }
-    }
-    sim.judge_loss(false);
-    called
 }
 
 #[test]
@@ -127,9 +111,15 @@ fn a_quorum_is_given_up_when_the_user_confirms_it_and_old_claims_are_kept() {
         });
         pass(&mut sim, 5 * MINUTE);
         // then there is a new history, and the claims of the old one are kept for as long as the spec says
-        assert!(lost.iter().all(|name| sim.kube.now.claims.contains_key(name)), "old claims are gone");
+        assert!(
+            lost.iter().all(|name| sim.kube.now.claims.contains_key(name)),
+            "old claims are gone"
+        );
         rests(&mut sim);
-        assert!(lost.iter().all(|name| !sim.kube.now.claims.contains_key(name)), "old claims stay");
+        assert!(
+            lost.iter().all(|name| !sim.kube.now.claims.contains_key(name)),
+            "old claims stay"
+        );
     }
 }
 
@@ -198,7 +188,11 @@ fn nothing_is_founded_beside_voters_that_are_not_ours() {
     pass(&mut sim, 2000);
     let before = ids(&sim);
     // when ours loses everything while the others are away for the operator
-    for process in sim.processes.values_mut().filter(|process| process.name.0.starts_with("old-")) {
+    for process in sim
+        .processes
+        .values_mut()
+        .filter(|process| process.name.0.starts_with("old-"))
+    {
         process.frozen_until = 20 * MINUTE;
     }
     let names: Vec<MemberName> = sim.kube.now.pods.keys().cloned().collect();
@@ -220,7 +214,11 @@ fn a_backup_of_an_earlier_cluster_of_the_name_is_used_only_with_consent() {
     pass(&mut sim, 10 * MINUTE);
     // then it is refused, with the way out
     assert!(sim.ledger.restored.is_empty());
-    assert!(waiting(&sim).contains("spec.recovery.backupRef.name to nightly"), "{}", waiting(&sim));
+    assert!(
+        waiting(&sim).contains("spec.recovery.backupRef.name to nightly"),
+        "{}",
+        waiting(&sim)
+    );
     // and followed when the user names it
     sim.edit(|intent| intent.recovery_backup = Some("nightly".into()));
     rests(&mut sim);
