@@ -28,6 +28,8 @@ pub const ANNOTATION_REMOVE_FIRST: &str = "stateward.dev/remove-first";
 pub const ANNOTATION_ADOPT: &str = "stateward.dev/adopt-endpoints";
 /// Annotation of the user on an EtcdCluster: `true` lets the members that were taken over leave.
 pub const ANNOTATION_RELEASE: &str = "stateward.dev/release-adopted";
+/// On an EtcdCluster, of the user: these members are gone for good, with their data. Names, separated by commas.
+pub const ANNOTATION_CONFIRM_LOST: &str = "stateward.dev/confirm-lost";
 /// Annotation on pods: hash of what the pod was built from, to see whether the spec has moved on.
 pub const ANNOTATION_POD_HASH: &str = "stateward.dev/pod-hash";
 /// Annotation on pods and claims: UID of the EtcdCluster they were made for.

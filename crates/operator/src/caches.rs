@@ -9,6 +9,7 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Resource;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
@@ -52,6 +53,7 @@ pub(crate) struct Caches {
     /// Those with the labels of a cluster; others are asked for by name (`named.rs`).
     pub(crate) secrets: Index<PartialObjectMeta<Secret>>,
     pub(crate) nodes: Index<Node>,
+    pub(crate) attachments: Index<VolumeAttachment>,
 }
 
 impl Caches {
@@ -61,12 +63,16 @@ impl Caches {
             backups: Index::new(own_key),
             restores: Index::new(restore_key),
             agents: Index::new(agent_key),
-            pods: Index::new(label_key),
+            pods: Index {
+                last_words: |pod| stateward_plan::etcd::facts::pod(pod).stopped,
+                ..Index::new(label_key)
+            },
             claims: Index::new(label_key),
             services: Index::new(label_key),
             budgets: Index::new(label_key),
             secrets: Index::new(own_key),
             nodes: Index::new(own_key),
+            attachments: Index::new(own_key),
         }
     }
 
@@ -132,6 +138,8 @@ pub(crate) fn owner_key(namespace: &str, kind: &str, name: &str) -> Key {
 /// Objects of one kind by what they belong to.
 pub(crate) struct Index<K> {
     key_of: fn(&K) -> Option<Key>,
+    /// What an object that is gone said last is worth remembering.
+    last_words: fn(&K) -> bool,
     inner: RwLock<Inner<K>>,
     synced: watch::Sender<bool>,
 }
@@ -140,6 +148,8 @@ struct Inner<K> {
     objects: HashMap<Key, BTreeMap<String, Arc<K>>>,
     /// UIDs of the last deleted objects.
     deleted: VecDeque<String>,
+    /// UIDs of the last objects that are gone and whose last words count.
+    said: VecDeque<String>,
     /// What the list in progress has shown so far.
     listing: HashSet<(Key, String)>,
 }
@@ -151,9 +161,11 @@ impl<K: Resource> Index<K> {
     fn new(key_of: fn(&K) -> Option<Key>) -> Self {
         Self {
             key_of,
+            last_words: |_| false,
             inner: RwLock::new(Inner {
                 objects: HashMap::new(),
                 deleted: VecDeque::new(),
+                said: VecDeque::new(),
                 listing: HashSet::new(),
             }),
             synced: watch::Sender::new(false),
@@ -212,6 +224,16 @@ impl<K: Resource> Index<K> {
         self.read().objects.len()
     }
 
+    /// Whether an object that is gone said last what is worth remembering.
+    pub(crate) fn said(&self, uid: &str) -> bool {
+        self.read().said.iter().any(|said| said == uid)
+    }
+
+    /// Everything was listed once.
+    pub(crate) fn is_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
     /// Takes in what a write of our own came back with.
     pub(crate) fn put(&self, object: K) {
         let mut inner = self.write();
@@ -223,7 +245,7 @@ impl<K: Resource> Index<K> {
 
     /// An object that a request of our own found gone.
     pub(crate) fn forget(&self, key: &Key, name: &str, uid: &str) {
-        self.write().forget(key, name, uid);
+        self.write().forget(self.last_words, key, name, uid);
     }
 
     /// Takes in what a watch told. Returns the keys that it is about.
@@ -245,13 +267,21 @@ impl<K: Resource> Index<K> {
             Event::InitDone => {
                 let listing = std::mem::take(&mut inner.listing);
                 let mut gone = Vec::new();
+                let mut said = Vec::new();
                 for (key, objects) in &mut inner.objects {
                     let before = objects.len();
-                    objects.retain(|name, _| listing.contains(&(key.clone(), name.clone())));
+                    objects.retain(|name, object| {
+                        let stays = listing.contains(&(key.clone(), name.clone()));
+                        if !stays && (self.last_words)(object) {
+                            said.extend(object.meta().uid.clone());
+                        }
+                        stays
+                    });
                     if objects.len() != before {
                         gone.push(key.clone());
                     }
                 }
+                said.into_iter().for_each(|uid| inner.remember_words(uid));
                 inner.objects.retain(|_, objects| !objects.is_empty());
                 drop(inner);
                 self.synced.send_replace(true);
@@ -264,10 +294,14 @@ impl<K: Resource> Index<K> {
                 if inner.deleted.len() > REMEMBERED {
                     inner.deleted.pop_front();
                 }
+                if (self.last_words)(&object) {
+                    inner.remember_words(uid.clone());
+                }
                 let Some(key) = (self.key_of)(&object) else {
                     return Vec::new();
                 };
-                inner.forget(&key, object.meta().name.as_deref().unwrap_or_default(), &uid);
+                let name = object.meta().name.as_deref().unwrap_or_default();
+                inner.forget(self.last_words, &key, name, &uid);
                 vec![key]
             }
         }
@@ -296,17 +330,29 @@ impl<K: Resource> Inner<K> {
         Some(key)
     }
 
-    fn forget(&mut self, key: &Key, name: &str, uid: &str) {
-        if let Some(objects) = self.objects.get_mut(key) {
-            if objects
-                .get(name)
-                .is_some_and(|known| known.meta().uid.as_deref() == Some(uid))
-            {
-                objects.remove(name);
-            }
-            if objects.is_empty() {
-                self.objects.remove(key);
-            }
+    fn forget(&mut self, last_words: fn(&K) -> bool, key: &Key, name: &str, uid: &str) {
+        let Some(objects) = self.objects.get_mut(key) else {
+            return;
+        };
+        let is_it = |known: &&Arc<K>| known.meta().uid.as_deref() == Some(uid);
+        let counts = objects.get(name).filter(is_it).map(|known| last_words(known));
+        if counts.is_some() {
+            objects.remove(name);
+        }
+        if objects.is_empty() {
+            self.objects.remove(key);
+        }
+        if counts == Some(true) {
+            self.remember_words(uid.to_owned());
+        }
+    }
+
+    fn remember_words(&mut self, uid: String) {
+        if !self.said.contains(&uid) {
+            self.said.push_back(uid);
+        }
+        if self.said.len() > REMEMBERED {
+            self.said.pop_front();
         }
     }
 }
@@ -363,6 +409,29 @@ mod tests {
             versions(&index).is_empty(),
             "its deletion was seen before the write's answer"
         );
+    }
+
+    #[test]
+    fn last_words_are_kept_however_the_object_went() {
+        // given pods of which two say that they ended
+        let index = Index {
+            last_words: |pod: &Pod| pod.metadata.annotations.is_some(),
+            ..Index::new(label_key::<Pod>)
+        };
+        let ended = |name: &str, uid: &str, version| {
+            let mut pod = pod(name, uid, version);
+            pod.metadata.annotations = Some(Default::default());
+            pod
+        };
+        index.take(Event::Apply(pod("a", "1", 1)));
+        index.take(Event::Apply(ended("b", "2", 2)));
+        index.take(Event::Apply(pod("c", "3", 3)));
+        // when one goes with its last words, one is found missing by a new list, and one goes without a word
+        index.take(Event::Delete(ended("a", "1", 4)));
+        index.take(Event::Init);
+        index.take(Event::InitDone);
+        // then the words of the first two count
+        assert_eq!(["1", "2", "3"].map(|uid| index.said(uid)), [true, true, false]);
     }
 
     #[test]

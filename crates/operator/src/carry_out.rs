@@ -7,13 +7,14 @@ mod dry_run;
 mod objects;
 mod on_etcd;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use stateward_api::etcd_backup::ObjectName;
 use stateward_api::etcd_restore::EtcdRestoreSpec;
@@ -245,6 +246,7 @@ impl Hands<'_> {
                 version,
                 tls,
             } => self.try_pod(member, launch, version, *tls).await,
+            Effect::CheckNodesEnded { nodes } => self.must_have_ended(nodes).await,
             Effect::SealPod { member, uid } => self.seal(member, uid).await,
             Effect::RelabelPod { member, uid } => {
                 let pod = self.known_pod(member, uid)?;
@@ -340,6 +342,19 @@ impl Hands<'_> {
         Ok(())
     }
 
+    /// Nodes that were seen deleted or out of service still are, past all caches.
+    async fn must_have_ended(&self, nodes: &BTreeSet<String>) -> Result<(), Failure> {
+        let all = Api::<Node>::all(self.shared.client.clone());
+        let all = all.list(&ListParams::default()).await?;
+        for name in nodes {
+            let node = all.items.iter().find(|node| node.metadata.name.as_ref() == Some(name));
+            if crate::fate::end(node).is_none() {
+                return Err(Failure::GuardFailed(format!("the node {name} is back")));
+            }
+        }
+        Ok(())
+    }
+
     /// An EtcdRestore of this cluster's own, which goes with it.
     async fn request_restore(&self, name: &str, backup: &str) -> Result<(), Failure> {
         let mut restore = EtcdRestore::new(
@@ -387,6 +402,7 @@ fn kind(effect: &Effect) -> &'static str {
         Effect::CreateClaim { .. } => "create_claim",
         Effect::CreatePod { .. } => "create_pod",
         Effect::TryPod { .. } => "try_pod",
+        Effect::CheckNodesEnded { .. } => "check_nodes",
         Effect::SealPod { .. } => "seal_pod",
         Effect::RelabelPod { .. } => "relabel_pod",
         Effect::DeletePod { .. } => "delete_pod",

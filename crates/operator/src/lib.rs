@@ -15,6 +15,7 @@ mod connections;
 mod crds;
 mod election;
 mod events;
+mod fate;
 mod health;
 mod metrics;
 mod named;

@@ -17,7 +17,7 @@ use stateward_plan::agent::Agent;
 use stateward_plan::etcd::manifests::{ANNOTATION_METADATA, TrustFiles};
 use stateward_plan::etcd::members::owner;
 use stateward_plan::etcd::{
-    Alarm, Answer, DataHash, Intent, KeptBackup, MemberId, MemberList, MemberName, Record, Recovery, Services, Silence,
+    Alarm, Answer, DataHash, Intent, KeptBackup, MemberId, MemberList, MemberName, Record, Services, Silence,
     SilenceKind, Trust, Uid, UpgradeBackup, Voice, World, facts,
 };
 use tokio::sync::Notify;
@@ -40,6 +40,8 @@ pub(crate) struct Memory {
     /// Names for new members. They stay the same until they are used, so that a step that is refused for now is tried
     /// again with the same words.
     fresh_names: Vec<MemberName>,
+    /// Since when this loop has seen what timers wait for.
+    watch: crate::fate::Watch,
     /// What Kubernetes last said of a pending claim, by UID, and when that was read.
     problems: HashMap<String, (Instant, Option<String>)>,
     /// When a pod was first seen to be blocked, by UID and Kubernetes' reason. Times in objects are of other clocks.
@@ -107,15 +109,8 @@ pub(crate) async fn observe(
         }
     }
     world.services = services(shared, key, uid, &mut world.conflicts);
-    backups(shared, key, cluster, intent, record, &mut world);
-    for pod in world.pods.values() {
-        if let Some(name) = &pod.node
-            && let Some(node) = shared.caches.nodes.get(&Key::new("", name.clone()))
-            && let Some(since) = dead_since(&node)
-        {
-            world.dead_nodes.insert(name.clone(), since);
-        }
-    }
+    backups(shared, key, intent, record, &mut world);
+    crate::fate::observe(shared, record, &mut world);
     memory.connections.keep_only(|member| pods.contains_key(member));
     let uids: Vec<&str> = world.pods.values().map(|pod| pod.uid.0.as_str()).collect();
     memory.blocked.retain(|(uid, _), _| uids.contains(&uid.as_str()));
@@ -135,7 +130,8 @@ pub(crate) async fn observe(
     }
     world.auth_enabled = auth_enabled(intent, record, &world, &clients).await;
     world.restores = crate::restore::requests(shared, key, cluster);
-    world.latest_backup = crate::restore::latest_backup(shared, key, cluster);
+    world.backups = crate::restore::backups(shared, key, cluster);
+    world.watched = memory.watch.look(shared, record, &world);
     memory.draw(key, intent, &mut world);
     let versions = pods
         .into_iter()
@@ -151,8 +147,8 @@ pub(crate) async fn observe(
     })
 }
 
-/// The EtcdBackups that the cluster keeps, and the newest good one of it.
-fn backups(shared: &Shared, key: &Key, cluster: &EtcdCluster, intent: &Intent, record: &Record, world: &mut World) {
+/// The EtcdBackups that the cluster keeps.
+fn backups(shared: &Shared, key: &Key, intent: &Intent, record: &Record, world: &mut World) {
     let uid = intent.uid.0.as_str();
     let get = |name: String| shared.caches.backups.get(&Key::new(key.namespace.clone(), name));
     if let Some(kept) = get(names::kept_backup(&key.name)) {
@@ -177,22 +173,6 @@ fn backups(shared: &Shared, key: &Key, cluster: &EtcdCluster, intent: &Intent, r
             trouble: status.reason,
         }
     });
-    if !matches!(intent.recovery, Recovery::FromBackup(_)) {
-        return;
-    }
-    let recovery = cluster.spec.recovery.as_ref();
-    let named = recovery.and_then(|recovery| recovery.backup_ref.as_ref());
-    world.latest_backup = match named {
-        Some(named) => get(named.name.clone()).and_then(|backup| stateward_plan::backup::point(&backup)),
-        None => {
-            let of_it = shared.caches.backups.all().into_iter().filter(|backup| {
-                let by_reference = backup.spec.cluster_ref.as_ref().is_some_and(|of| of.name == key.name);
-                by_reference && backup.metadata.namespace.as_deref() == Some(key.namespace.as_str())
-            });
-            let points = of_it.filter_map(|backup| stateward_plan::backup::point(&backup));
-            points.max_by_key(|point| point.taken)
-        }
-    };
 }
 
 fn services(shared: &Shared, key: &Key, uid: &str, conflicts: &mut Vec<String>) -> Services {
@@ -454,6 +434,7 @@ impl Memory {
             connections: Connections::new(loop_of_cluster),
             secrets: SecretReader::default(),
             fresh_names: Vec::new(),
+            watch: crate::fate::Watch::default(),
             problems: HashMap::new(),
             blocked: HashMap::new(),
         }

@@ -88,34 +88,28 @@ async fn look_afresh(shared: &Shared, key: &Key, name: &str, uid: &str) -> Resul
     Ok(now.filter(|now| now.metadata.uid.as_deref() == Some(uid) && now.metadata.deletion_timestamp.is_none()))
 }
 
-/// The newest proven backup that a recovery of the cluster may start from: of the EtcdBackup that its spec names, or of
-/// any that backs it up.
-pub(crate) fn latest_backup(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Option<BackupPoint> {
-    let named = cluster
-        .spec
-        .recovery
-        .as_ref()
-        .and_then(|recovery| recovery.backup_ref.as_ref());
+/// The newest proven backup of the EtcdBackup that the spec names for a recovery, or of each one that backs the cluster up.
+pub(crate) fn backups(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Vec<BackupPoint> {
+    let recovery = cluster.spec.recovery.as_ref();
+    let named = recovery.and_then(|recovery| recovery.backup_ref.as_ref());
     if let Some(named) = named {
-        let backup = shared
-            .caches
-            .backups
-            .get(&Key::new(key.namespace.clone(), named.name.clone()))?;
-        return stateward_plan::backup::point(&backup);
+        let named = Key::new(key.namespace.clone(), named.name.clone());
+        let backup = shared.caches.backups.get(&named);
+        return backup
+            .and_then(|backup| stateward_plan::backup::point(&backup))
+            .into_iter()
+            .collect();
     }
     let of_cluster = |backup: &EtcdBackup| {
+        let by_reference = backup.spec.cluster_ref.as_ref();
         backup.namespace().as_deref() == Some(&key.namespace)
-            && backup
-                .spec
-                .cluster_ref
-                .as_ref()
-                .is_some_and(|cluster| cluster.name == key.name)
+            && by_reference.is_some_and(|cluster| cluster.name == key.name)
     };
     let backups = shared.caches.backups.all();
     let points = backups.iter().filter(|backup| of_cluster(backup));
     points
         .filter_map(|backup| stateward_plan::backup::point(backup))
-        .max_by_key(|point| point.taken)
+        .collect()
 }
 
 /// Why a round of one EtcdRestore ended early.

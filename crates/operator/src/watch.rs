@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::core::NamespaceResourceScope;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
@@ -130,7 +131,10 @@ pub(crate) async fn follow_all(shared: Arc<Shared>, stop: CancellationToken) {
     );
     tokio::select! {
         () = stop.cancelled() => {}
-        () = async { tokio::join!(clusters, backups, restores, agents, pods, claims, services, budgets, secrets, named::follow(&shared), nodes(&shared)); } => {}
+        () = async {
+            let named = named::follow(&shared);
+            tokio::join!(clusters, backups, restores, agents, pods, claims, services, budgets, secrets, named, nodes(&shared));
+        } => {}
     }
 }
 
@@ -158,13 +162,22 @@ async fn nodes(shared: &Shared) {
         }
     };
     let nodes: Api<Node> = Api::all(shared.client.clone());
-    follow(
+    let nodes = follow(
         watcher(nodes, watcher::Config::default()),
         "Nodes",
         &shared.caches.nodes,
         wake_those_on,
-    )
-    .await;
+    );
+    // Whether a volume is still attached to the node of a lost member. A cluster that has lost its quorum looks again by
+    // itself, so nobody is woken.
+    let attachments: Api<VolumeAttachment> = Api::all(shared.client.clone());
+    let attachments = follow(
+        watcher(attachments, watcher::Config::default()),
+        "VolumeAttachments",
+        &shared.caches.attachments,
+        |_| {},
+    );
+    tokio::join!(nodes, attachments);
 }
 
 /// Wakes whoever an agent works for.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use stateward_plan::etcd::{Alarm, ClusterId, DataHash, Effect, Listed, MemberId, Plan, World, members};
 
 use crate::queue::{Id, stamp};
@@ -39,7 +40,7 @@ impl Sim<'_> {
     /// The hash of a voter's data, once it has applied all that was agreed: etcd answers through its log before.
     fn hash_of(&self, process: Id) -> Option<DataHash> {
         let data = self.data_of(process)?;
-        let leader = self.leader_of(data.cluster)?;
+        let leader = self.leader_of(data.line())?;
         let reaches = leader == process || self.connected(process, leader);
         let applied = self
             .data_of(leader)
@@ -61,9 +62,10 @@ impl Sim<'_> {
         cluster: ClusterId,
         hashes: &BTreeMap<MemberId, DataHash>,
     ) -> Result<(), Refused> {
+        let line = self.data_of(self.leader_for_operator(cluster)?).map(Data::line);
         for (id, was) in hashes {
-            let process = self
-                .process_of(cluster.0, *id)
+            let process = line
+                .and_then(|line| self.process_of(line, *id))
                 .filter(|process| self.operator_reaches(*process))
                 .ok_or("no member that could be compared answers")?;
             if self.hash_of(process) != Some(*was) {
@@ -144,7 +146,7 @@ impl Sim<'_> {
             return;
         };
         let (cluster, own) = (data.cluster, data.id);
-        if self.leader_of(cluster).is_none() {
+        if self.leader_of(data.line()).is_none() {
             return;
         }
         let of = *self.dice.pick(&[own, NOBODY, REMOVED]).unwrap_or(&NOBODY);
@@ -212,9 +214,8 @@ impl Sim<'_> {
         }
     }
 
-    /// What keeps a pod from running for long is told.
-    pub(crate) fn check_told(&mut self, world: &World, plan: &Plan) {
-        let now = stamp(self.now);
+    /// What keeps a pod from running for long is told, by the clock of who looks.
+    pub(crate) fn check_told(&mut self, world: &World, plan: &Plan, now: Timestamp) {
         let lasts = |pod: &stateward_plan::etcd::Pod| {
             let blocked = pod.blocked.as_ref().filter(|_| !pod.terminating && !pod.ended);
             blocked.is_some_and(|blocked| {
@@ -232,7 +233,8 @@ impl Sim<'_> {
 
     /// A member is added while CORRUPT is known of: it will copy its leader.
     pub(crate) fn check_source(&mut self, world: &World, cluster: ClusterId) {
-        let leader = self.leader_of(cluster.0).and_then(|leader| self.data_of(leader));
+        let leader = self.leader_for_operator(cluster).ok();
+        let leader = leader.and_then(|leader| self.data_of(leader));
         let (Some(leader), Some(right)) = (leader, self.content_of_majority()) else {
             return;
         };

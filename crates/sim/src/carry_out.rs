@@ -100,6 +100,7 @@ impl Sim<'_> {
                     ready_since: None,
                     terminating: false,
                     ended: false,
+                    stopped: false,
                     restarts: 0,
                     last_exit: None,
                     blocked: None,
@@ -119,11 +120,19 @@ impl Sim<'_> {
             Effect::TryPod { .. } => takes(intent),
             Effect::SealPod { member, uid } => {
                 let id = self.pod_is_still(member, uid)?;
+                self.patched(id);
                 self.kube.change_pod(id, |pod| {
                     pod.launch = Launch::Sealed;
                     pod.shown.launch = LaunchKind::Sealed;
                 });
                 Ok(())
+            }
+            Effect::CheckNodesEnded { nodes } => {
+                let back = nodes.iter().find(|node| !self.kube.now.ended_nodes.contains_key(*node));
+                match back.filter(|_| self.subject.guards) {
+                    Some(node) => Err(format!("refused: {node} is back")),
+                    None => Ok(()),
+                }
             }
             Effect::RelabelPod { member, uid } => {
                 let id = self.pod_is_still(member, uid)?;
@@ -166,6 +175,7 @@ impl Sim<'_> {
                     }
                 }
                 self.check_claim_deletion(member, cluster.id);
+                self.check_claim_is_not_kept(member, uid);
                 self.delete_claim(member);
                 Ok(())
             }

@@ -59,7 +59,7 @@ impl Sim<'_> {
                     self.tell(|| format!("etcd: {name} serves"));
                 }
                 let since = stamp(self.now);
-                self.kube.change_pod(id, |pod| {
+                self.kubelet_says(id, |pod| {
                     pod.shown.ready = true;
                     pod.shown.ready_since = Some(since);
                 });
@@ -76,7 +76,7 @@ impl Sim<'_> {
     }
 
     fn how_it_starts(&mut self, id: Id) -> Start {
-        let Some(pod) = self.kube.pod(id).cloned() else {
+        let Some(pod) = self.known_pod(id) else {
             return Start::Exit(137, "killed".into());
         };
         let process = &self.processes[&id];
@@ -148,12 +148,10 @@ impl Sim<'_> {
         }
         if matches!(launch, Launch::ForceNew) {
             let own = data.id;
-            for index in data.committed..data.log.len() {
-                if let What::Change(number) = data.log[index].what {
-                    crate::raft::apply(Rc::make_mut(&mut data.conf), &self.changes[number]);
-                }
-            }
-            data.committed = data.log.len();
+            // "discarding uncommitted WAL entries": what it does not know to be committed is gone.
+            data.log.truncate(data.committed);
+            self.lineages += 1;
+            data.lineage = self.lineages;
             data.term += 1;
             let conf = Rc::make_mut(&mut data.conf);
             conf.retain(|member| member.id == own);
@@ -224,6 +222,7 @@ impl Sim<'_> {
         let (votes, forgot) = (!listed.learner, listed.name.is_some() && !listed.learner);
         let data = Data {
             cluster: known.cluster,
+            lineage: known.lineage,
             id: listed.id,
             term: 0,
             log: Vec::new(),
@@ -312,6 +311,7 @@ impl Sim<'_> {
         if let Some(volume) = self.volumes.get_mut(&place) {
             volume.data = Some(Data {
                 cluster,
+                lineage: 0,
                 id: own,
                 term: 1,
                 committed: entries.len(),
@@ -327,7 +327,7 @@ impl Sim<'_> {
         self.awake(process)
             && self.processes.get(&process).is_some_and(|process| {
                 let node = &self.nodes[process.node];
-                !node.cut_from_operator && node.side == 0
+                !node.cut_from_operator && node.side == 0 && !node.is_deaf(self.now)
             })
     }
 
@@ -340,7 +340,7 @@ impl Sim<'_> {
             return silent("connection refused");
         };
         let leader = self
-            .leader_of(data.cluster)
+            .leader_of(data.line())
             .filter(|leader| self.connected(process, *leader) || *leader == process)
             .and_then(|leader| self.data_of(leader))
             .map(|data| data.id);
@@ -351,7 +351,8 @@ impl Sim<'_> {
             learner: data.conf.iter().any(|member| member.id == data.id && member.learner),
             version: process_state.version.clone(),
             term: u64::from(data.term),
-            index: data.log.len() as u64,
+            // etcd tells how far it knows its log to be committed (`RaftIndex`), not how long it is.
+            index: data.committed as u64,
             storage_minor: (process_state.version.minor() >= 6).then_some(self.ledger.floor),
             cluster_minor: Some(self.ledger.floor).filter(|minor| *minor > 0),
             downgrading: self.ledger.downgrade.filter(|_| process_state.version.minor() >= 6),
@@ -367,7 +368,7 @@ impl Sim<'_> {
             .iter()
             .filter(|process| self.operator_reaches(**process))
             .find_map(|process| {
-                let leader = self.leader_of(self.data_of(*process)?.cluster)?;
+                let leader = self.leader_of(self.data_of(*process)?.line())?;
                 (leader == *process || self.connected(*process, leader)).then_some((*process, leader))
             })?;
         let data = self.data_of(leader)?;
@@ -400,9 +401,14 @@ impl Sim<'_> {
             .processes
             .keys()
             .copied()
-            .find(|id| self.operator_reaches(*id) && self.data_of(*id).is_some_and(|data| data.cluster == cluster.0))
+            .filter(|id| self.operator_reaches(*id))
+            .filter_map(|id| Some((id, self.data_of(id)?)))
+            .filter(|(_, data)| data.cluster == cluster.0)
+            .max_by_key(|(_, data)| data.lineage)
+            .map(|(id, _)| id)
             .ok_or("no member of that cluster answers")?;
-        let leader = self.leader_of(cluster.0).ok_or("etcdserver: no leader")?;
+        let line = self.data_of(entry).ok_or("no data")?.line();
+        let leader = self.leader_of(line).ok_or("etcdserver: no leader")?;
         if leader == entry || self.connected(entry, leader) {
             Ok(leader)
         } else {
@@ -410,27 +416,29 @@ impl Sim<'_> {
         }
     }
 
-    /// The client: one write a tick through whoever leads the user's cluster.
+    /// Clients everywhere: one write a tick through whoever leads. Those of a zone that is cut off go on with the leader there.
     pub(crate) fn client_writes(&mut self) {
-        let leader = self.processes.iter().find_map(|(id, process)| {
-            (process.owner == self.ledger.owner && process.leads)
-                .then(|| self.data_of(*id).and_then(|data| self.leader_of(data.cluster)))?
-        });
-        let Some(leader) = leader else { return };
-        let is_the_cluster = self
-            .data_of(leader)
-            .is_some_and(|data| self.ledger.founded.contains(&data.cluster));
-        if !is_the_cluster {
-            return;
+        let leaders: Vec<Id> = self
+            .lines()
+            .into_iter()
+            .filter(|line| self.ledger.founded.contains(&line.0))
+            .filter_map(|line| self.leader_of(line))
+            .filter(|leader| self.processes[leader].owner == self.ledger.owner)
+            .collect();
+        if leaders.len() > 1 {
+            self.check_one_cluster(&leaders);
         }
-        let refuses = self
-            .data_of(leader)
-            .is_some_and(|data| self.alarms.contains_key(&data.cluster));
-        if refuses || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
-            return;
-        }
-        if self.propose(leader, What::Write) {
-            self.ledger.acknowledged.insert(self.serial);
+        for leader in leaders {
+            let refuses = self
+                .data_of(leader)
+                .is_some_and(|data| self.alarms.contains_key(&data.cluster));
+            if refuses || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
+                continue;
+            }
+            let line = self.data_of(leader).map(Data::line);
+            if self.propose(leader, What::Write) && (self.ledger.line.is_none() || self.ledger.line == line) {
+                self.ledger.acknowledged.insert(self.serial);
+            }
         }
     }
 

@@ -32,7 +32,14 @@ impl Sim<'_> {
 
     fn draw_fault(&mut self) {
         let long = self.dice.between(500, 60_000);
-        match self.dice.between(0, 28) {
+        match self.dice.between(0, 31) {
+            28 => self.force_delete_a_pod(),
+            29 => self.cut_a_zone_off(long),
+            30 => {
+                let node = self.dice.index(self.nodes.len());
+                self.tell(|| format!("fault: {} is heard and hears nobody for {long} ms", node_name(node)));
+                self.nodes[node].deaf_until = self.now + long;
+            }
             0 | 1 => self.crash_a_process(),
             2 => self.with_a_process(|sim, id| {
                 let name = sim.processes[&id].name.clone();
@@ -156,6 +163,50 @@ impl Sim<'_> {
         }
     }
 
+    /// As people do when a node does not answer: the object goes at once, and nothing else is known.
+    fn force_delete_a_pod(&mut self) {
+        let is_away =
+            |pod: &&std::rc::Rc<crate::kube::PodObject>| pod.node.is_some_and(|node| self.nodes[node].cut_from_api);
+        let away = self.kube.now.pods.values().filter(is_away);
+        let away: Vec<MemberName> = away.map(|pod| pod.name.clone()).collect();
+        let all: Vec<MemberName> = if away.is_empty() {
+            self.some_pod().into_iter().collect()
+        } else {
+            away
+        };
+        // What a first member without durable data had before anybody heard it is lost with its pod, and nobody can know.
+        let heard = self.present().is_some_and(|(intent, record)| {
+            let bootstrap = record.bootstrap.as_ref();
+            intent.is_durable() || bootstrap.is_some_and(|bootstrap| bootstrap.cluster.is_some())
+        });
+        for name in all {
+            if let Some(pod) = self.kube.now.pods.get(&name).cloned()
+                && heard
+                && self.may_lose_pod(&name)
+            {
+                self.tell(|| format!("user: deletes pod {name} by force"));
+                self.remove_pod(pod.id);
+            }
+        }
+    }
+
+    /// Several nodes are cut off from the API server and from the operator, and see each other.
+    fn cut_a_zone_off(&mut self, long: Ms) {
+        let back = self.now + long * 12;
+        let mut zone = Vec::new();
+        for node in 1..self.nodes.len() {
+            if self.nodes[node].obeys() && self.dice.per_mille(600) {
+                zone.push(node_name(node));
+                self.nodes[node].cut_from_api = true;
+                self.nodes[node].side = 1;
+                self.node_away(node);
+                self.queue.at(back, Event::NodeBack(node));
+            }
+        }
+        self.tell(|| format!("fault: {} are cut off for {} ms", zone.join(", "), long * 12));
+        self.queue.at(back, Event::Reconnect);
+    }
+
     fn with_a_process(&mut self, act: impl FnOnce(&mut Self, Id)) {
         let ids: Vec<Id> = self.processes.keys().copied().collect();
         if let Some(id) = self.dice.pick(&ids).copied() {
@@ -250,17 +301,38 @@ impl Sim<'_> {
         if left <= 2 || !self.nodes[node].obeys() || !self.may_lose(&on_it) {
             return;
         }
-        self.tell(|| format!("fault: {} is gone for good", node_name(node)));
-        self.nodes[node].down = true;
-        self.nodes[node].gone = true;
+        let (stays, zone_sleeps) = match self.dice.between(0, 3) {
+            0 => (true, false),
+            1 => (false, self.profile.local_volumes),
+            _ => (false, false),
+        };
+        self.tell(|| {
+            format!(
+                "fault: {} is gone for good{}{}",
+                node_name(node),
+                if stays { ", and its object stays" } else { "" },
+                if zone_sleeps { ", and its volumes are there" } else { "" },
+            )
+        });
+        let state = &mut self.nodes[node];
+        (state.down, state.gone, state.stays, state.zone_sleeps) = (true, true, stays, zone_sleeps);
         self.processes.retain(|_, process| process.node != node);
-        for volume in on_it {
+        let lost: Vec<Id> = on_it
+            .into_iter()
+            .filter(|volume| !zone_sleeps || !self.is_durable(*volume))
+            .collect();
+        for volume in lost {
             if let Some(volume) = self.volumes.get_mut(&volume) {
                 volume.data = None;
             }
         }
         self.judge_loss(false);
         self.node_away(node);
+    }
+
+    fn is_durable(&self, volume: Id) -> bool {
+        let mut claims = self.kube.now.claims.values();
+        claims.any(|claim| claim.volume == Some(volume))
     }
 
     /// Members that may lose their data now: they are sealed, so nothing that starts empty may vote.
@@ -272,7 +344,9 @@ impl Sim<'_> {
             .pods
             .values()
             .filter(|pod| {
-                let sealed = pod.shown.launch == LaunchKind::Sealed;
+                // A kubelet that is cut off may start it as it was before.
+                let heard = pod.node.is_none_or(|node| self.nodes[node].obeys());
+                let sealed = pod.shown.launch == LaunchKind::Sealed && heard;
                 sealed || (pod.shown.launch == LaunchKind::Restore && is_restoring)
             })
             .filter_map(|pod| Some((pod.id, pod.volume?)))
@@ -327,10 +401,15 @@ impl Sim<'_> {
         let Some(pod) = self.kube.now.pods.get(&name).cloned() else {
             return;
         };
+        if pod.node.is_none_or(|node| !self.nodes[node].obeys()) {
+            return;
+        }
         self.tell(|| format!("fault: pod {name} is evicted"));
         self.processes.remove(&pod.id);
+        self.known.remove(&pod.id);
         self.kube.change_pod(pod.id, |pod| {
             pod.shown.ended = true;
+            pod.shown.stopped = true;
             pod.shown.running = false;
             pod.shown.ready = false;
         });
@@ -449,6 +528,11 @@ impl Sim<'_> {
             self.nodes[node].no_images_until = 0;
             self.nodes[node].cordoned_until = self.nodes[node].cordoned_until.min(self.now);
             self.nodes[node].crashes_until = 0;
+            self.nodes[node].deaf_until = 0;
+            if self.nodes[node].zone_sleeps {
+                self.nodes[node].zone_sleeps = false;
+                self.nodes[node].gone = false;
+            }
             self.node_back(node);
         }
         let now: Ms = self.now;

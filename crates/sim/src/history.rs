@@ -111,13 +111,21 @@ impl Sim<'_> {
                     volume.is_some_and(|volume| volume.node.is_some_and(|node| self.nodes[node].gone))
                 })
         });
-        // CORRUPT in the middle of a change of versions, without durable data: only a person can say which data is right.
+        // CORRUPT without a majority, or in the middle of a change of versions without durable data: only a person can say
+        // which data is right.
         let incomparable = cluster
             .report
             .as_ref()
-            .is_some_and(|report| report.progressing.reason == "DataNotComparable");
+            .is_some_and(|report| matches!(report.progressing.reason, "DataNotComparable" | "DataDiffers"));
         let says_so = cluster.report.as_ref().is_some_and(|report| !report.waiting.is_empty());
-        says_so && (self.ledger.majority_lost || stranded || incomparable)
+        // With one that was added and never started, which nobody can know to have no data, the others are no quorum.
+        let voters = self.ledger.conf.iter().filter(|line| !line.learner);
+        let with_data = voters.clone().filter(|line| {
+            let mut volumes = self.volumes.values().filter(|volume| !volume.corrupt);
+            volumes.any(|volume| volume.data.as_ref().is_some_and(|data| data.id == line.id))
+        });
+        let no_quorum = voters.clone().count() > 0 && with_data.count() <= voters.count() / 2;
+        says_so && (self.ledger.majority_lost || stranded || no_quorum || incomparable)
     }
 
     /// In a calm world, is everything as wished, with nothing left to do or to write?
@@ -135,6 +143,8 @@ impl Sim<'_> {
                 self.settled = Some(self.now);
                 self.tell(|| "everything is as wished".into());
             }
+        } else if only_where_members_ran(cluster, plan) {
+            self.settled = None; // A node that came back is seen a moment later.
         } else if self.settled.take().is_some() {
             let why = differs.unwrap_or_else(|| {
                 let effects: Vec<String> = plan.effects.iter().map(ToString::to_string).collect();
@@ -148,6 +158,9 @@ impl Sim<'_> {
         let intent = &cluster.intent;
         if let Some(why) = not_as_wished(intent, &cluster.record, world) {
             return Some(why);
+        }
+        if self.election_is_due() {
+            return Some("somebody has a higher term than the leader".into());
         }
         if self.restore_waits() {
             return Some("an EtcdRestore is not complete".into());
@@ -209,4 +222,11 @@ impl Sim<'_> {
         self.wipe(pod, volume);
         true
     }
+}
+
+/// Nothing is to be done, and of the record only changes where members last ran.
+fn only_where_members_ran(cluster: &Cluster, plan: &Plan) -> bool {
+    let mut record = plan.record.clone();
+    record.last_seen.clone_from(&cluster.record.last_seen);
+    plan.effects.is_empty() && plan.record != cluster.record && record == cluster.record
 }

@@ -1,11 +1,11 @@
 //! The Kubernetes API as the operator meets it: objects with UIDs and a resource version, and their past, which a stale
 //! cache still shows.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use jiff::Timestamp;
-use stateward_plan::etcd::{Claim, Intent, Launch, MemberName, Pod, Record, Report, Services, Uid};
+use stateward_plan::etcd::{Claim, Intent, Launch, MemberName, NodeEnd, Pod, Record, Report, Services, Uid};
 
 use crate::queue::{Id, Ms};
 use crate::restores::RestoreObject;
@@ -34,6 +34,8 @@ pub(crate) struct PodObject {
     pub(crate) node: Option<usize>,
     /// The operator, not the user or Kubernetes, asked for its deletion.
     pub(crate) by_operator: bool,
+    /// Its kubelet has heard of the last change of its annotations from then on.
+    pub(crate) heard_from: Ms,
 }
 
 #[derive(Clone)]
@@ -47,6 +49,7 @@ pub(crate) type Pods = BTreeMap<MemberName, Rc<PodObject>>;
 pub(crate) type Claims = BTreeMap<MemberName, Rc<ClaimObject>>;
 pub(crate) type Restores = Vec<Rc<RestoreObject>>;
 pub(crate) type DeadNodes = BTreeMap<String, Timestamp>;
+pub(crate) type EndedNodes = BTreeMap<String, NodeEnd>;
 
 /// The state of the API at one moment; cheap to keep.
 #[derive(Clone, Default)]
@@ -55,6 +58,9 @@ pub(crate) struct Shown {
     pub(crate) pods: Rc<Pods>,
     pub(crate) claims: Rc<Claims>,
     pub(crate) dead_nodes: Rc<DeadNodes>,
+    pub(crate) ended_nodes: Rc<EndedNodes>,
+    /// Volumes that are attached, and where.
+    pub(crate) attachments: Rc<BTreeSet<(String, String)>>,
     pub(crate) restores: Rc<Restores>,
     /// With TLS.
     pub(crate) secrets: Option<Rc<crate::trust::Secrets>>,
@@ -145,6 +151,11 @@ impl Kube {
         self.now.secrets.as_mut().map(Rc::make_mut)
     }
 
+    pub(crate) fn ended_nodes_mut(&mut self) -> &mut EndedNodes {
+        self.changed = true;
+        Rc::make_mut(&mut self.now.ended_nodes)
+    }
+
     pub(crate) fn dead_nodes_mut(&mut self) -> &mut DeadNodes {
         self.changed = true;
         Rc::make_mut(&mut self.now.dead_nodes)
@@ -160,6 +171,8 @@ pub(crate) struct Node {
     pub(crate) gone: bool,
     /// Its object is gone too.
     pub(crate) removed: bool,
+    /// Nobody takes its object away until the user does.
+    pub(crate) stays: bool,
     /// Its kubelet cannot reach the API.
     pub(crate) cut_from_api: bool,
     /// The operator cannot reach its pods.
@@ -174,12 +187,20 @@ pub(crate) struct Node {
     pub(crate) no_images_until: Ms,
     /// Somebody drained it, and lets pods come again then.
     pub(crate) cordoned_until: Ms,
+    /// What runs on it is heard by others until then but hears nobody, and its kubelet is well.
+    pub(crate) deaf_until: Ms,
+    /// Its zone was scaled to zero: what is on its volumes is there when a node of the zone is.
+    pub(crate) zone_sleeps: bool,
 }
 
 impl Node {
     /// Its kubelet does what the API says.
     pub(crate) fn obeys(&self) -> bool {
         !self.down && !self.cut_from_api
+    }
+
+    pub(crate) fn is_deaf(&self, now: Ms) -> bool {
+        self.deaf_until > now
     }
 }
 

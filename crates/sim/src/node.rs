@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Blocked, Exit, Launch, LaunchKind, MemberName, Pod, Stop};
+use stateward_plan::etcd::{Blocked, Exit, Launch, LaunchKind, MemberName, NodeEnd, Pod, Stop};
 
 use crate::kube::{ClaimObject, PodObject, node_name, uid};
+use crate::kubelet::volume_name;
 use crate::queue::{Event, Id, Ms, stamp};
 use crate::sim::{Process, Sim, Volume};
 
@@ -12,6 +13,8 @@ use crate::sim::{Process, Sim, Volume};
 const NODE_GRACE: Ms = 40_000;
 /// Its pods are evicted after this one.
 const EVICTION: Ms = 300_000;
+/// Then the volumes of pods that are gone are taken from it.
+const FORCED_DETACH: Ms = 360_000;
 /// A kubelet's longest pause between restarts (shorter than the default of 5 minutes, to keep histories short).
 const LONGEST_BACKOFF: Ms = 80_000;
 
@@ -40,6 +43,7 @@ impl Sim<'_> {
             volume: None,
             node: None,
             by_operator: false,
+            heard_from: 0,
         };
         self.kube.pods_mut().insert(name.clone(), Rc::new(pod));
         let delay = self.dice.between(5, 100);
@@ -62,6 +66,7 @@ impl Sim<'_> {
                 problem: None,
                 requested: bytes,
                 lost: false,
+                volume: None,
                 created: stamp(self.now),
             },
         };
@@ -145,6 +150,7 @@ impl Sim<'_> {
         if pod.durable {
             self.kube.change_claim(&pod.name, |claim| {
                 claim.volume = Some(volume);
+                claim.shown.volume = Some(volume_name(volume));
                 claim.shown.bound = true;
             });
         }
@@ -185,11 +191,11 @@ impl Sim<'_> {
     }
 
     pub(crate) fn start_container(&mut self, id: Id) {
-        let Some(pod) = self.kube.pod(id).cloned() else { return };
+        let Some(pod) = self.look_at_pod(id) else { return };
         let (Some(node), Some(volume)) = (pod.node, pod.volume) else {
             return;
         };
-        if pod.shown.terminating || pod.shown.ended || !self.nodes[node].obeys() || self.processes.contains_key(&id) {
+        if pod.shown.terminating || pod.shown.ended || self.nodes[node].down || self.processes.contains_key(&id) {
             return;
         }
         if pod.shown.template.contains("bad-image") {
@@ -222,7 +228,7 @@ impl Sim<'_> {
             serves: false,
             leads: false,
             hung: false,
-            orphan: false,
+            orphan: self.kube.pod(id).is_none(),
             up_since: self.now,
             frozen_until: 0,
             slow_until: 0,
@@ -232,14 +238,23 @@ impl Sim<'_> {
             trusts: pod.shown.trusts.clone().unwrap_or_default(),
             shows,
         };
-        if self.processes.values().any(|other| other.volume == volume) {
+        let user = self.processes.values().find(|other| other.volume == volume);
+        if user.is_some() && self.kube.pod(id).is_none() {
+            return; // It was taken away from here.
+        }
+        if self.is_held(id, volume) {
+            let message = "Multi-Attach error: the volume is used on another node";
+            return self.block(id, "FailedAttachVolume", message, Some(Event::Start(id)));
+        }
+        if user.is_some() {
             self.break_rule(
                 "two processes on one volume",
                 format!("pod {} starts on a volume in use", pod.name),
             );
         }
         self.processes.insert(id, process);
-        self.kube.change_pod(id, |pod| {
+        self.show_attachments();
+        self.kubelet_says(id, |pod| {
             pod.shown.running = true;
             pod.shown.ever_ran = true;
             pod.shown.blocked = None;
@@ -255,7 +270,7 @@ impl Sim<'_> {
             return;
         };
         self.tell(|| format!("etcd: {} ends with {code}: {words}", process.name));
-        let Some(pod) = self.kube.pod(id).cloned() else { return };
+        let Some(pod) = self.known_pod(id) else { return };
         let count = pod.shown.restarts + 1;
         let pause = if count <= 1 {
             self.dice.between(50, 1000)
@@ -264,11 +279,15 @@ impl Sim<'_> {
         };
         let at = stamp(self.now);
         let message = words.to_owned();
-        self.kube.change_pod(id, |pod| {
+        self.kubelet_says(id, |pod| {
             pod.shown.running = false;
             pod.shown.ready = false;
             pod.shown.restarts = count;
-            pod.shown.last_exit = Some(Exit { code, message, at });
+            pod.shown.last_exit = Some(Exit {
+                code,
+                message: message.clone(),
+                at,
+            });
             pod.shown.blocked = (count > 1).then(|| Blocked {
                 reason: "CrashLoopBackOff".into(),
                 message: format!("restarting after {} s", pause / 1000),
@@ -305,26 +324,36 @@ impl Sim<'_> {
     pub(crate) fn pod_stopped(&mut self, id: Id) {
         let Some(pod) = self.kube.pod(id) else { return };
         if pod.node.is_none_or(|node| self.nodes[node].obeys()) {
+            self.said.push(pod.shown.uid.clone());
             self.remove_pod(id);
         }
     }
 
     /// The pod object goes; its process too, unless its kubelet cannot hear of it.
-    fn remove_pod(&mut self, id: Id) {
+    pub(crate) fn remove_pod(&mut self, id: Id) {
         let Some(pod) = self.kube.pod(id).cloned() else { return };
         self.kube.pods_mut().remove(&pod.name);
+        if pod.shown.stopped {
+            self.said.push(pod.shown.uid.clone());
+        }
         let hears = pod.node.is_none_or(|node| !self.nodes[node].cut_from_api);
         if hears {
             self.processes.remove(&id);
-        } else if let Some(process) = self.processes.get_mut(&id) {
-            process.orphan = true;
+            self.known.remove(&id);
+        } else {
+            self.queue.at(self.now + FORCED_DETACH, Event::Detach(id));
+            if let Some(process) = self.processes.get_mut(&id) {
+                process.orphan = true;
+            }
         }
         if !pod.durable
             && let Some(volume) = pod.volume
+            && !self.processes.contains_key(&id)
         {
             let replaced = self.present().is_some_and(|(_, record)| record.restoring().is_some());
             self.lose_volume(volume, pod.by_operator && !replaced);
         }
+        self.show_attachments();
         self.finish_claims();
     }
 
@@ -346,7 +375,9 @@ impl Sim<'_> {
             .map(|(name, _)| name.clone())
             .collect();
         for name in done {
-            if let Some(volume) = self.kube.claims_mut().remove(&name).and_then(|claim| claim.volume) {
+            let volume = self.kube.claims_mut().remove(&name).and_then(|claim| claim.volume);
+            // A volume that is in use is deleted when it is not.
+            if let Some(volume) = volume.filter(|volume| !self.is_held(0, *volume)) {
                 self.lose_volume(volume, false);
             }
         }
@@ -372,7 +403,7 @@ impl Sim<'_> {
         }
     }
 
-    fn pods_on(&self, node: usize) -> Vec<Id> {
+    pub(crate) fn pods_on(&self, node: usize) -> Vec<Id> {
         self.kube
             .now
             .pods
@@ -389,14 +420,20 @@ impl Sim<'_> {
         for pod in self.pods_on(node) {
             self.kube.change_pod(pod, |pod| pod.shown.terminating = true);
         }
-        if self.nodes[node].gone {
+        if self.nodes[node].gone && !self.nodes[node].stays {
             // The cloud provider takes the node object away; its pods go with it.
             self.tell(|| format!("kubernetes: {} is removed, its pods with it", node_name(node)));
-            self.kube.dead_nodes_mut().remove(&node_name(node));
-            self.nodes[node].removed = true;
-            for pod in self.pods_on(node) {
-                self.remove_pod(pod);
-            }
+            self.node_object_deleted(node);
+        }
+    }
+
+    /// The node's object goes, and its pods with it.
+    pub(crate) fn node_object_deleted(&mut self, node: usize) {
+        self.kube.dead_nodes_mut().remove(&node_name(node));
+        self.kube.ended_nodes_mut().insert(node_name(node), NodeEnd::Deleted);
+        self.nodes[node].removed = true;
+        for pod in self.pods_on(node) {
+            self.remove_pod(pod);
         }
     }
 
@@ -408,6 +445,8 @@ impl Sim<'_> {
         let state = &mut self.nodes[node];
         state.down = false;
         state.cut_from_api = false;
+        state.removed = false;
+        self.kube.ended_nodes_mut().remove(&node_name(node));
         if self.kube.dead_nodes_mut().remove(&node_name(node)).is_some() {
             let until = self.now + 30_000;
             let names: Vec<MemberName> = self
@@ -420,12 +459,12 @@ impl Sim<'_> {
                 .collect();
             self.ledger.given_up.extend(names.into_iter().map(|name| (name, until)));
         }
-        self.processes
-            .retain(|_, process| !(process.node == node && process.orphan));
+        self.end_orphans(node);
         for id in self.pods_on(node) {
             let Some(pod) = self.kube.pod(id).cloned() else {
                 continue;
             };
+            self.catch_up(id);
             if pod.shown.terminating {
                 self.queue.at(self.now + 100, Event::Stopped(id));
             } else if !self.processes.contains_key(&id) {

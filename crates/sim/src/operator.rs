@@ -8,7 +8,8 @@ use std::time::Duration;
 use stateward_plan::etcd::{Intent, MemberName, Plan, Record, World};
 
 use crate::kube::{Cluster, Shown};
-use crate::queue::{Event, Id, Ms, stamp};
+use crate::proof::Watch;
+use crate::queue::{Event, Id, Ms, skewed};
 use crate::sim::Sim;
 
 pub(crate) struct Operator {
@@ -18,7 +19,7 @@ pub(crate) struct Operator {
     pub(crate) alive: bool,
     /// Counts its lives, so that no step of an earlier one is carried out.
     epoch: u32,
-    cache: Shown,
+    pub(crate) cache: Shown,
     /// Its caches stand still until then.
     pub(crate) stale_until: Ms,
     next_round: Ms,
@@ -26,6 +27,13 @@ pub(crate) struct Operator {
     names: u32,
     /// It dies before it carries out this many more steps (0: the next one).
     pub(crate) dies_in: Option<u32>,
+    /// By how much its clock is wrong.
+    skew: i64,
+    pub(crate) watch: Watch,
+    /// What kubelets said of pods that are gone: it has not heard what was said before the first, and has heard up to the
+    /// second.
+    pub(crate) deaf_before: usize,
+    pub(crate) heard_words: usize,
 }
 
 struct Round {
@@ -47,7 +55,7 @@ impl Operator {
         round.is_some_and(|round| round.plan.record.begins_restore(&round.cluster.record).is_some())
     }
 
-    pub(crate) fn new(letter: char) -> Self {
+    pub(crate) fn new(letter: char, skew: i64) -> Self {
         Self {
             letter,
             leads: false,
@@ -59,6 +67,10 @@ impl Operator {
             round: None,
             names: 0,
             dies_in: None,
+            skew,
+            watch: Watch::default(),
+            deaf_before: 0,
+            heard_words: 0,
         }
     }
 }
@@ -119,6 +131,9 @@ impl Sim<'_> {
         let operator = &mut self.operators[index];
         operator.alive = true;
         operator.cache = shown;
+        operator.watch = Watch::default();
+        operator.deaf_before = self.said.len();
+        operator.heard_words = self.said.len();
         let letter = operator.letter;
         self.tell(|| {
             format!(
@@ -171,6 +186,7 @@ impl Sim<'_> {
     fn refresh(&mut self, index: usize) {
         if self.calm {
             self.operators[index].cache = self.kube.now.clone();
+            self.operators[index].heard_words = self.said.len();
             return;
         }
         if self.operators[index].stale_until > self.now {
@@ -186,6 +202,9 @@ impl Sim<'_> {
             self.trust_dice.per_mille(stale),
         );
         let now = &self.kube.now;
+        if !pods {
+            self.operators[index].heard_words = self.said.len();
+        }
         let cache = &mut self.operators[index].cache;
         if !cluster {
             cache.cluster = now.cluster.clone();
@@ -198,6 +217,10 @@ impl Sim<'_> {
         }
         if !nodes {
             cache.dead_nodes = now.dead_nodes.clone();
+            cache.ended_nodes = now.ended_nodes.clone();
+        }
+        if !claims {
+            cache.attachments = now.attachments.clone();
         }
         if !restores {
             cache.restores = now.restores.clone();
@@ -243,6 +266,7 @@ impl Sim<'_> {
         world.list = self.proven_list(&asked);
         self.tell_alarms(&asked, &mut world);
         self.show_restores(&cluster.intent, &cache.restores, &mut world);
+        self.observe_ends(index, &cluster.record, &mut world);
         world
     }
 
@@ -270,7 +294,8 @@ impl Sim<'_> {
             ..Cluster::clone(&cluster)
         });
         let world = self.observe(index, &cluster);
-        let plan = (self.subject.plan)(&cluster.intent, &cluster.record, &world, stamp(self.now));
+        let clock = skewed(self.now, self.operators[index].skew);
+        let plan = (self.subject.plan)(&cluster.intent, &cluster.record, &world, clock);
         let used = plan
             .effects
             .iter()
@@ -283,7 +308,7 @@ impl Sim<'_> {
         }
         self.tell_plan(index, &cluster.report, &plan);
         self.check_alarms(&world, &plan);
-        self.check_told(&world, &plan);
+        self.check_told(&world, &plan, clock);
         self.check_plan(&cluster.intent, &cluster.record, &world, &plan);
         self.check_settled(&cluster, &world, &plan);
         let now = self.now;
@@ -391,10 +416,11 @@ impl Sim<'_> {
             return Err("409: the object has been modified".into());
         }
         if cluster.record.recovery.is_none() && plan.record.recovery.is_some() {
-            self.check_recovery(&cluster.intent);
+            self.check_recovery(&cluster.intent, plan.record.recovery.as_ref());
         }
         self.still_asked_for(&cluster.record, &plan.record)?;
         self.check_restore_record(&cluster.intent, &cluster.record, &plan.record);
+        self.note_times(&cluster.record, &plan.record);
         let (record, report) = (plan.record.clone(), plan.report.clone());
         if let Some(cluster) = self.kube.cluster_mut() {
             cluster.record = record;

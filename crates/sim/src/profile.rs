@@ -27,13 +27,21 @@ pub(crate) struct Profile {
     pub(crate) infrastructure: bool,
     /// The user edits the spec.
     pub(crate) edits: bool,
+    /// By how much the operators' clocks are wrong, in milliseconds.
+    pub(crate) skew: (i64, i64),
 }
 
 impl Profile {
     pub(crate) fn draw(dice: &mut Dice) -> Self {
         let wild = dice.per_mille(600);
         let rate = |dice: &mut Dice, most: u64| if wild { dice.between(0, most) as u32 } else { 0 };
+        let skew = |dice: &mut Dice| match dice.between(0, 5) {
+            0 => 300_000,
+            1 => -300_000,
+            _ => 0,
+        };
         Self {
+            skew: (skew(dice), skew(dice)),
             nodes: dice.between(2, 6) as usize,
             local_volumes: dice.per_mille(400),
             retain_claims: dice.per_mille(500),
@@ -68,6 +76,7 @@ impl Profile {
             catastrophes: false,
             infrastructure: false,
             edits: false,
+            skew: (0, 0),
         }
     }
 }

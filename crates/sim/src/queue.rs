@@ -17,6 +17,12 @@ pub(crate) fn stamp(at: Ms) -> Timestamp {
     Timestamp::from_millisecond(EPOCH + i64::try_from(at).unwrap_or(i64::MAX)).unwrap_or(Timestamp::MAX)
 }
 
+/// The moment as a clock that is wrong shows it.
+pub(crate) fn skewed(at: Ms, skew: i64) -> Timestamp {
+    let shown = EPOCH + i64::try_from(at).unwrap_or(i64::MAX) + skew;
+    Timestamp::from_millisecond(shown).unwrap_or(Timestamp::MAX)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     /// etcd's own clock, and the client's.
@@ -33,6 +39,8 @@ pub(crate) enum Event {
     NodeSilent(usize, u32),
     /// Kubernetes evicts the pods of a node, if it is still away in this absence.
     Evict(usize, u32),
+    /// Kubernetes takes the volume of a pod that is gone from a node that does not answer.
+    Detach(Id),
     /// A node comes back.
     NodeBack(usize),
     /// All network cuts are healed.

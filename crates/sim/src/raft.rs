@@ -42,13 +42,19 @@ pub(crate) enum Change {
 /// The member list, as of a committed entry.
 pub(crate) type Conf = Vec<Listed>;
 
+/// A cluster and which history of it: members of one take part in it and in no other.
+pub(crate) type Line = (u64, u32);
+
 /// What a member has on its volume.
 #[derive(Clone, Debug)]
 pub(crate) struct Data {
     pub(crate) cluster: u64,
+    /// Which history of that cluster: one that was made its only member has left the others behind.
+    pub(crate) lineage: u32,
     pub(crate) id: MemberId,
     pub(crate) term: u32,
     pub(crate) log: Vec<Entry>,
+    /// What it knows to be committed, which may be less than what is, and than what it has.
     pub(crate) committed: usize,
     pub(crate) conf: Rc<Conf>,
     /// What its keys hold. 0 is what the log says; anything else is a disk or an etcd that went wrong.
@@ -56,6 +62,10 @@ pub(crate) struct Data {
 }
 
 impl Data {
+    pub(crate) fn line(&self) -> Line {
+        (self.cluster, self.lineage)
+    }
+
     fn last(&self) -> (u32, usize) {
         (self.log.last().map_or(0, |entry| entry.term), self.log.len())
     }
@@ -93,14 +103,14 @@ impl Sim<'_> {
     }
 
     /// The serving process that is this member.
-    pub(crate) fn process_of(&self, cluster: u64, member: MemberId) -> Option<Id> {
+    pub(crate) fn process_of(&self, line: Line, member: MemberId) -> Option<Id> {
         self.processes
             .iter()
             .find(|(id, process)| {
                 process.serves
                     && self
                         .data_of(**id)
-                        .is_some_and(|data| data.id == member && data.cluster == cluster)
+                        .is_some_and(|data| data.id == member && data.line() == line)
             })
             .map(|(id, _)| *id)
     }
@@ -108,7 +118,7 @@ impl Sim<'_> {
     pub(crate) fn awake(&self, process: Id) -> bool {
         self.processes
             .get(&process)
-            .is_some_and(|process| process.serves && process.frozen_until <= self.now && !process.orphan)
+            .is_some_and(|process| process.serves && process.frozen_until <= self.now)
     }
 
     /// Two members can talk.
@@ -116,16 +126,17 @@ impl Sim<'_> {
         let (Some(a), Some(b)) = (self.processes.get(&one), self.processes.get(&other)) else {
             return false;
         };
-        self.awake(one) && self.awake(other) && self.nodes[a.node].side == self.nodes[b.node].side
+        let (a, b) = (&self.nodes[a.node], &self.nodes[b.node]);
+        self.awake(one) && self.awake(other) && a.side == b.side && !a.is_deaf(self.now) && !b.is_deaf(self.now)
     }
 
     /// The leader of a cluster that can commit now.
-    pub(crate) fn leader_of(&self, cluster: u64) -> Option<Id> {
+    pub(crate) fn leader_of(&self, line: Line) -> Option<Id> {
         self.processes
             .iter()
             .filter(|(id, process)| process.leads && self.awake(**id))
             .filter_map(|(id, _)| Some((*id, self.data_of(*id)?)))
-            .filter(|(id, data)| data.cluster == cluster && self.has_quorum(*id, data))
+            .filter(|(id, data)| data.line() == line && self.has_quorum(*id, data))
             .max_by_key(|(_, data)| data.term)
             .map(|(id, _)| id)
     }
@@ -135,7 +146,7 @@ impl Sim<'_> {
             .filter(|member| {
                 member.id == data.id
                     || self
-                        .process_of(data.cluster, member.id)
+                        .process_of(data.line(), member.id)
                         .is_some_and(|other| self.connected(leader, other))
             })
             .count();
@@ -143,21 +154,33 @@ impl Sim<'_> {
     }
 
     /// The clusters that have a serving process.
-    fn clusters(&self) -> Vec<u64> {
-        let mut clusters: Vec<u64> = self
+    pub(crate) fn lines(&self) -> Vec<Line> {
+        let mut clusters: Vec<Line> = self
             .processes
             .iter()
             .filter(|(_, process)| process.serves)
-            .filter_map(|(id, _)| Some(self.data_of(*id)?.cluster))
+            .filter_map(|(id, _)| Some(self.data_of(*id)?.line()))
             .collect();
         clusters.sort_unstable();
         clusters.dedup();
         clusters
     }
 
+    /// A leader meets somebody with a higher term, and another election follows.
+    pub(crate) fn election_is_due(&self) -> bool {
+        self.lines().into_iter().any(|line| {
+            let term = self
+                .leader_of(line)
+                .and_then(|leader| self.data_of(leader))
+                .map(|data| data.term);
+            let mut others = self.processes.keys().filter_map(|id| self.data_of(*id));
+            others.any(|data| data.line() == line && term.is_some_and(|term| data.term > term))
+        })
+    }
+
     /// Heartbeats: logs follow their leaders, leaders without a quorum step down, elections are held.
     pub(crate) fn tick_etcd(&mut self) {
-        for cluster in self.clusters() {
+        for cluster in self.lines() {
             match self.leader_of(cluster) {
                 Some(leader) => {
                     self.elections.remove(&cluster);
@@ -184,17 +207,28 @@ impl Sim<'_> {
         self.tell_removed_members();
     }
 
-    fn elect(&mut self, cluster: u64) {
+    fn elect(&mut self, line: Line) {
         let mut candidates: Vec<Id> = self
             .processes
             .keys()
             .copied()
-            .filter(|id| self.awake(*id) && self.data_of(*id).is_some_and(|data| data.cluster == cluster))
+            .filter(|id| self.awake(*id) && self.data_of(*id).is_some_and(|data| data.line() == line))
             .collect();
         while !candidates.is_empty() {
             let candidate = candidates.swap_remove(self.dice.index(candidates.len()));
             if self.stand(candidate) {
                 return;
+            }
+            // Whoever stands in vain has raised its term (before 3.5 there is no asking first).
+            if self.dice.per_mille(200)
+                && let Some(process) = self.processes.get_mut(&candidate)
+                && let Some(data) = self
+                    .volumes
+                    .get_mut(&process.volume)
+                    .and_then(|volume| volume.data.as_mut())
+            {
+                process.leads = false;
+                data.term += 1;
             }
         }
     }
@@ -214,7 +248,7 @@ impl Sim<'_> {
                 granted.push(candidate);
                 continue;
             }
-            let Some(voter) = self.process_of(own.cluster, member.id) else {
+            let Some(voter) = self.process_of(own.line(), member.id) else {
                 continue;
             };
             let Some(data) = self.data_of(voter).filter(|_| self.connected(candidate, voter)) else {
@@ -242,12 +276,12 @@ impl Sim<'_> {
     }
 
     fn crown(&mut self, leader: Id, followers: &[Id], term: u32) {
-        let cluster = self.data_of(leader).map(|data| data.cluster);
+        let cluster = self.data_of(leader).map(Data::line);
         let deposed: Vec<Id> = self
             .processes
             .keys()
             .copied()
-            .filter(|id| followers.contains(id) && self.data_of(*id).map(|data| data.cluster) == cluster)
+            .filter(|id| followers.contains(id) && self.data_of(*id).map(Data::line) == cluster)
             .collect();
         for id in deposed {
             if let Some(process) = self.processes.get_mut(&id) {
@@ -312,7 +346,7 @@ impl Sim<'_> {
                 continue;
             }
             let Some(other) = self
-                .process_of(own.cluster, member.id)
+                .process_of(own.line(), member.id)
                 .filter(|other| self.connected(leader, *other))
             else {
                 continue;
@@ -340,23 +374,41 @@ impl Sim<'_> {
         }
         // Only entries of its own term are committed by counting; the first of each term is the leader's own.
         let current = own.log.last().is_some_and(|entry| entry.term == own.term);
+        let (mut heard, mut conf) = (own.committed, own.conf.clone());
         if !deposed && current && acknowledged >= quorum(&own.conf) {
-            for index in own.committed..own.log.len() {
-                if let What::Change(number) = own.log[index].what {
-                    apply(Rc::make_mut(&mut own.conf), &self.changes[number]);
-                }
+            let new = own.committed..own.log.len();
+            let changes: Vec<usize> = own.log[new]
+                .iter()
+                .filter_map(|entry| match entry.what {
+                    What::Change(number) => Some(number),
+                    _ => None,
+                })
+                .collect();
+            for number in &changes {
+                apply(Rc::make_mut(&mut own.conf), &self.changes[*number]);
             }
             own.committed = own.log.len();
-            for place in followed {
-                if let Some(data) = self.volumes.get_mut(&place).and_then(|volume| volume.data.as_mut()) {
-                    data.committed = own.committed;
-                    data.conf = own.conf.clone();
-                }
+            if !changes.is_empty() {
+                (heard, conf) = (own.committed, own.conf.clone());
             }
-            if let Some(process) = self.processes.get(&leader)
-                && process.owner == self.ledger.owner
-            {
+            let ours = self
+                .processes
+                .get(&leader)
+                .is_some_and(|process| process.owner == self.ledger.owner);
+            if ours && self.ledger.line.is_none_or(|line| line == own.line()) {
                 self.ledger.conf = own.conf.clone();
+            }
+        }
+        // Followers hear with the next message what was committed by this one. That the list changed reaches them at once: a
+        // leader that is lost in that very moment takes more with it than is told here.
+        if !deposed {
+            for place in followed {
+                if let Some(data) = self.volumes.get_mut(&place).and_then(|volume| volume.data.as_mut())
+                    && data.committed <= heard
+                {
+                    data.committed = heard;
+                    data.conf = conf.clone();
+                }
             }
         }
         let removed = !own.conf.iter().any(|member| member.id == own.id);
@@ -377,7 +429,7 @@ impl Sim<'_> {
             .conf
             .iter()
             .filter(|member| member.name.is_none())
-            .filter_map(|member| Some((member.id, self.process_of(data.cluster, member.id)?)))
+            .filter_map(|member| Some((member.id, self.process_of(data.line(), member.id)?)))
             .filter(|(_, process)| self.connected(leader, *process))
             .collect();
         if self.change_pending(leader) {
@@ -412,7 +464,7 @@ impl Sim<'_> {
                 if data.conf.iter().all(|member| member.id != data.id) {
                     return true;
                 }
-                self.leader_of(data.cluster).is_some_and(|leader| {
+                self.leader_of(data.line()).is_some_and(|leader| {
                     self.connected(*id, leader)
                         && self
                             .data_of(leader)
@@ -435,8 +487,8 @@ impl Sim<'_> {
     }
 
     /// How long a voter has been connected, for etcd's strict check.
-    pub(crate) fn connected_since(&self, leader: Id, cluster: u64, member: MemberId) -> Option<Ms> {
-        let process = self.process_of(cluster, member)?;
+    pub(crate) fn connected_since(&self, leader: Id, member: MemberId) -> Option<Ms> {
+        let process = self.process_of(self.data_of(leader)?.line(), member)?;
         if process != leader && !self.connected(leader, process) {
             return None;
         }

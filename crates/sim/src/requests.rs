@@ -25,7 +25,7 @@ impl Sim<'_> {
 
     fn fully_connected(&self, leader: Id, data: &Data) -> bool {
         voters(&data.conf).filter(|member| member.id != data.id).all(|member| {
-            self.connected_since(leader, data.cluster, member.id)
+            self.connected_since(leader, member.id)
                 .is_some_and(|since| since + HEALTH_INTERVAL <= self.now)
         })
     }
@@ -86,7 +86,7 @@ impl Sim<'_> {
             return Err("etcdserver: can only promote a learner member".into());
         }
         let has = self
-            .process_of(cluster.0, id)
+            .process_of(data.line(), id)
             .filter(|process| self.connected(leader, *process))
             .and_then(|process| self.data_of(process))
             .map_or(0, |data| data.log.len());
@@ -111,10 +111,10 @@ impl Sim<'_> {
             let active = |other: &Listed| {
                 other.id == data.id
                     || self
-                        .connected_since(leader, cluster.0, other.id)
+                        .connected_since(leader, other.id)
                         .is_some_and(|since| since + HEALTH_INTERVAL <= self.now)
             };
-            let is_up = member.id == data.id || self.connected_since(leader, cluster.0, id).is_some();
+            let is_up = member.id == data.id || self.connected_since(leader, id).is_some();
             let up = voters(&data.conf).filter(|other| active(other)).count();
             if is_up && up.saturating_sub(1) < 1 + (voters(&data.conf).count() - 1) / 2 {
                 return Err("etcdserver: unhealthy cluster".into());
@@ -136,7 +136,7 @@ impl Sim<'_> {
         }
         let voter = voters(&data.conf).any(|member| member.id == to);
         let target = self
-            .process_of(cluster.0, to)
+            .process_of(data.line(), to)
             .filter(|target| self.connected(leader, *target));
         let (true, Some(target)) = (voter, target) else {
             return Err("etcdserver: bad leader transferee".into());

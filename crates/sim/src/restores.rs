@@ -39,6 +39,9 @@ pub(crate) struct Backup {
     taken: Ms,
     /// The cluster's version (minor): an older etcd cannot read it.
     pub(crate) minor: u64,
+    /// The cluster it was taken from, and the EtcdCluster that was.
+    cluster: Option<ClusterId>,
+    owner: Id,
 }
 
 fn backup_of(source: &RestoreSource) -> usize {
@@ -70,6 +73,8 @@ impl Sim<'_> {
             writes: self.ledger.acknowledged.clone(),
             taken: self.now,
             minor: self.ledger.floor,
+            cluster: self.ledger.founded.last().copied().map(ClusterId),
+            owner: self.ledger.owner,
         });
         let (number, count) = (self.backups.len() - 1, self.ledger.acknowledged.len());
         self.tell(|| format!("user: takes backup {number} with {count} writes"));
@@ -218,14 +223,16 @@ impl Sim<'_> {
                 },
             })
             .collect();
-        world.latest_backup = self.backups.last().map(|backup| BackupPoint {
+        let point = |backup: &Backup| BackupPoint {
             name: "nightly".into(),
             revision: 0,
             taken: stamp(backup.taken),
             place: stateward_api::agent::Place::default(),
             location: String::new(),
             sha256: String::new(),
-        });
+            cluster: backup.cluster,
+        };
+        world.backups = self.backups.last().map(point).into_iter().collect();
     }
 
     /// One that is still to be followed.
@@ -292,12 +299,25 @@ impl Sim<'_> {
                 );
             }
             self.check_majority_cannot_come_back();
+            self.check_delay(intent);
+            self.check_backup_is_ours(intent, new);
+        }
+    }
+
+    /// A backup of an earlier cluster of the name is used only where the user names it.
+    fn check_backup_is_ours(&mut self, intent: &Intent, restoring: &stateward_plan::etcd::Restoring) {
+        let backup = self.backups.get(backup_of(&restoring.source));
+        if intent.recovery_backup.is_none() && backup.is_some_and(|backup| backup.owner != self.ledger.owner) {
+            self.break_rule(
+                name::OWN_BACKUP,
+                format!("{} puts back what another cluster had", restoring.name),
+            );
         }
     }
 
     /// The init container of a restored first member: makes the data, once; or fails and is tried again.
     pub(crate) fn make_data_from_backup(&mut self, pod: Id, place: Id) -> bool {
-        let Some(pod) = self.kube.pod(pod).cloned() else {
+        let Some(pod) = self.known_pod(pod) else {
             return false;
         };
         let Launch::Restore { token, source } = &pod.launch else {
@@ -348,6 +368,7 @@ impl Sim<'_> {
         if let Some(volume) = self.volumes.get_mut(&place) {
             volume.data = Some(Data {
                 cluster,
+                lineage: 0,
                 id: own,
                 term: 1,
                 committed: log.len(),
@@ -390,6 +411,13 @@ impl Sim<'_> {
         if !writes.is_subset(&has) {
             self.break_rule(name::RESTORE_WHOLE, format!("{member} lacks writes of the backup"));
         }
+        let recovers = self.present().is_some_and(|(_, record)| {
+            let restore = record.restore.as_ref();
+            restore.is_some_and(|restore| restore.recovery)
+        });
+        if recovers {
+            self.check_nobody_else_runs(process);
+        }
         let old_one_runs = self.processes.iter().any(|(id, other)| {
             other.owner == owner
                 && !other.orphan
@@ -411,6 +439,13 @@ impl Sim<'_> {
         self.ledger
             .replaced
             .extend(replaced.into_iter().filter(|name| *name != member));
+        let line = self.data_of(process).map(Data::line);
+        if !recovers {
+            // The user's own word ends what may be left of the old one somewhere.
+            let old = self.lines().into_iter().filter(|old| Some(*old) != line);
+            self.ledger.dismissed.extend(old);
+        }
+        self.ledger.line = line;
         self.ledger.conf = conf;
         self.ledger.acknowledged = writes;
         self.ledger.majority_lost = false;

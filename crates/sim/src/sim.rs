@@ -7,11 +7,11 @@ use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{Alarm, Authority, MemberId, MemberName, Uid};
 
 use crate::dice::Dice;
-use crate::kube::{Kube, Node};
+use crate::kube::{Kube, Node, PodObject};
 use crate::operator::Operator;
 use crate::profile::Profile;
 use crate::queue::{Event, Id, Ms, Queue};
-use crate::raft::{Change, Conf, Data, Entry};
+use crate::raft::{Change, Conf, Data, Entry, Line};
 use crate::subject::Subject;
 
 /// A running etcd.
@@ -87,6 +87,14 @@ pub(crate) struct Ledger {
     pub(crate) replaced: BTreeSet<MemberName>,
     /// The version that it will follow to, and when.
     pub(crate) follows: Option<(u64, Ms)>,
+    /// The history that counts since another one was ended.
+    pub(crate) line: Option<Line>,
+    /// Histories that the user ended with an EtcdRestore.
+    pub(crate) dismissed: BTreeSet<Line>,
+    /// Since when the record says that no quorum answers.
+    pub(crate) quorum_lost: Option<Ms>,
+    /// When the record began to keep old claims.
+    pub(crate) claims_kept: Option<Ms>,
 }
 
 /// A rule that was broken.
@@ -114,11 +122,16 @@ pub(crate) struct Sim<'a> {
     pub(crate) nodes: Vec<Node>,
     pub(crate) volumes: BTreeMap<Id, Volume>,
     pub(crate) processes: BTreeMap<Id, Process>,
+    /// Pods as their kubelets know them: one that is cut off goes on with that.
+    pub(crate) known: BTreeMap<Id, Rc<PodObject>>,
+    /// Pods that are gone and whose kubelet said before that they have ended.
+    pub(crate) said: Vec<Uid>,
     pub(crate) incarnations: u32,
 
     pub(crate) changes: Vec<Change>,
     pub(crate) serial: u32,
-    pub(crate) elections: BTreeMap<u64, Ms>,
+    pub(crate) lineages: u32,
+    pub(crate) elections: BTreeMap<Line, Ms>,
     /// The alarms that are raised, by cluster.
     pub(crate) alarms: BTreeMap<u64, BTreeSet<(MemberId, Alarm)>>,
     pub(crate) foundings: BTreeMap<u64, Vec<Entry>>,
@@ -145,6 +158,7 @@ const TICK: Ms = 500;
 impl<'a> Sim<'a> {
     pub(crate) fn new(seed: u64, profile: Profile, subject: &'a Subject, tell: bool) -> Self {
         let nodes = vec![Node::default(); profile.nodes];
+        let skew = profile.skew;
         let mut sim = Self {
             now: 0,
             dice: Dice::new(seed),
@@ -157,14 +171,17 @@ impl<'a> Sim<'a> {
             nodes,
             volumes: BTreeMap::new(),
             processes: BTreeMap::new(),
+            known: BTreeMap::new(),
+            said: Vec::new(),
             incarnations: 0,
             changes: Vec::new(),
             serial: 0,
+            lineages: 0,
             elections: BTreeMap::new(),
             alarms: BTreeMap::new(),
             foundings: BTreeMap::new(),
             reconnected: 0,
-            operators: vec![Operator::new('a'), Operator::new('b')],
+            operators: vec![Operator::new('a', skew.0), Operator::new('b', skew.1)],
             ledger: Ledger::default(),
             user: crate::user::User::default(),
             backups: Vec::new(),
@@ -229,6 +246,7 @@ impl<'a> Sim<'a> {
                 self.tend_readiness();
                 if self.calm {
                     self.remove_strangers();
+                    self.follow_advice();
                 }
                 self.queue.at(self.now + TICK, Event::Tick);
             }
@@ -237,6 +255,7 @@ impl<'a> Sim<'a> {
             Event::Boot(pod, incarnation) => self.boot(pod, incarnation),
             Event::Stopped(pod) => self.pod_stopped(pod),
             Event::NodeSilent(node, absence) => self.node_given_up(node, absence),
+            Event::Detach(pod) => self.detach(pod),
             Event::Evict(node, absence) => self.evict_pods(node, absence),
             Event::NodeBack(node) => self.node_back(node),
             Event::Reconnect => self.reconnect(),

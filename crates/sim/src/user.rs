@@ -1,5 +1,6 @@
 //! The user: creates, edits, deletes and recreates the cluster, with bad values too, and changes their mind.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -91,6 +92,11 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
         replace_after: *dice
             .pick(&[Duration::from_secs(60), Duration::from_secs(300), long])
             .unwrap_or(&long),
+        confirmed_lost: BTreeSet::new(),
+        keep_old_claims: *dice
+            .pick(&[Duration::ZERO, Duration::from_secs(60), Duration::from_secs(300)])
+            .unwrap_or(&long),
+        recovery_backup: None,
         backup_first: false,
         backup: None,
         retain_claims: false,

@@ -165,7 +165,11 @@ impl Ground for Embedded {
                     let address = pods.get(pod).await?.status.and_then(|status| status.pod_ip);
                     self.operators.reach.cut(address.context("it has no address")?.parse()?);
                 }
-                Fault::Heal => self.operators.reach.heal(),
+                Fault::CutNode(node) => faults.cut_node(node).await?,
+                Fault::Heal => {
+                    self.operators.reach.heal();
+                    faults.reconnect_nodes().await?;
+                }
             }
             Ok(())
         }

@@ -106,6 +106,8 @@ pub(crate) enum Fault {
     Cut(String, String, String),
     /// Let nothing pass between the operator and a pod.
     CutOperator(String, String),
+    /// Let nothing pass between a node and the API server; its pods go on.
+    CutNode(String),
     /// Undo all cuts.
     Heal,
     /// End the API server.

@@ -155,6 +155,7 @@ impl Ground for Real {
                     }
                     Ok(())
                 }
+                Fault::CutNode(node) => self.xtask(&["cut", node, "control"]).await,
                 Fault::Heal => self.xtask(&["heal"]).await,
                 Fault::StopApi => self.xtask(&["stop-api"]).await,
                 Fault::StartApi => self.xtask(&["start-api"]).await,

@@ -99,6 +99,7 @@ scenarios! {
     operator::quiet_clusters_ask_nothing_of_the_api alone [Meter] 400;
     quorum::lost_without_consent 240;
     quorum::recovered_from_survivor 300;
+    quorum::cut_off_majority_is_given_up_only_on_proof alone [Nodes] 900;
     upgrade::one_minor smoke 300;
     upgrade::refused_path 240;
     upgrade::refused_while_authentication_is_enabled [AllVersions] 400;

@@ -1,11 +1,15 @@
 //! A majority is lost for good.
 
-use anyhow::{Result, ensure};
-use kube::ResourceExt;
-use kube::api::DeleteParams;
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use super::install::HOME;
+use crate::ground::Fault;
 use crate::test::Test;
+use crate::wait::until;
 
 /// Loses two of three members with their data, and gives the one that is left.
 async fn lose_two(test: &Test) -> Result<String> {
@@ -61,4 +65,118 @@ pub(crate) async fn recovered_from_survivor(test: &Test) -> Result<String> {
         "{survivor} became the cluster; {} writes before",
         written.acknowledged
     ))
+}
+
+fn node_of(pod: &Pod) -> Option<String> {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.clone())
+}
+
+/// The members of c: one on the operator's node, where it has one, and the others.
+async fn one_and_the_others(test: &Test) -> Result<(Pod, Vec<Pod>)> {
+    let operators: Api<Pod> = Api::namespaced(test.client.clone(), HOME);
+    let operators = operators.list(&ListParams::default()).await?;
+    let home = operators.items.iter().find_map(node_of);
+    let mut pods = test.pods_of("c").await?;
+    let at_home = pods.iter().position(|pod| home.is_some() && node_of(pod) == home);
+    let one = pods.remove(at_home.unwrap_or(0));
+    ensure!(
+        pods.iter().all(|other| node_of(other) != node_of(&one)),
+        "members share a node"
+    );
+    Ok((one, pods))
+}
+
+/// Two of three members are on nodes that are only cut off from the API server. They serve, and nothing is touched: the
+/// status says what to do. When the nodes are really gone and the user confirms it, the third becomes the cluster, and the
+/// claims of the others are kept.
+pub(crate) async fn cut_off_majority_is_given_up_only_on_proof(test: &Test) -> Result<String> {
+    let recovery = json!({"onQuorumLoss": "FromSurvivor", "delaySeconds": 1, "nodeLossSeconds": 1});
+    test.created("c", json!({"size": 3, "recovery": recovery})).await?;
+    let client = test.endpoint("c").await?.client()?;
+    client.put("before".to_owned(), "value").await?;
+    let (one, others) = one_and_the_others(test).await?;
+    let names: Vec<String> = others.iter().map(ResourceExt::name_any).collect();
+    let nodes: Vec<String> = others.iter().filter_map(node_of).collect();
+    test.fault(Fault::Freeze(test.namespace.clone(), one.name_any()))
+        .await?;
+    for (name, node) in names.iter().zip(&nodes) {
+        test.fault(Fault::CutOperator(test.namespace.clone(), name.clone()))
+            .await?;
+        test.fault(Fault::CutNode(node.clone())).await?;
+    }
+    let result = serve_on_while_cut_off(test, &others, &names, &nodes).await;
+    // from here on they are really gone
+    for node in &nodes {
+        test.fault(Fault::StopNode(node.clone())).await?;
+    }
+    test.fault(Fault::Heal).await?;
+    test.fault(Fault::Thaw(test.namespace.clone(), one.name_any())).await?;
+    let recovered = match result {
+        Ok(words) => recovered_on_consent(test, &one.name_any(), &names)
+            .await
+            .map(|()| words),
+        Err(error) => Err(error),
+    };
+    for node in nodes {
+        test.fault(Fault::StartNode(node)).await?;
+    }
+    let words = recovered?;
+    test.settled("c", 300).await?;
+    let kept: Vec<String> = test.claims_of("c").await?.iter().map(ResourceExt::name_any).collect();
+    ensure!(
+        names.iter().all(|name| kept.contains(name)),
+        "old claims are gone: {kept:?}"
+    );
+    let old = test.get("c").await?.status.unwrap_or_default().old_claims;
+    ensure!(
+        old.is_some_and(|old| old.claims.len() == 2),
+        "the status does not tell of old claims"
+    );
+    let found = test.endpoint("c").await?.client()?.get("before".to_owned()).await?;
+    ensure!(found.is_some(), "what the survivor had is gone");
+    Ok(words)
+}
+
+async fn serve_on_while_cut_off(test: &Test, others: &[Pod], names: &[String], nodes: &[String]) -> Result<String> {
+    let words = test.condition("c", "Degraded", "WaitingForProof", 240).await?;
+    for (name, node) in names.iter().zip(nodes) {
+        let taint = format!("kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute");
+        ensure!(
+            words.contains(name) && words.contains(&taint) && words.contains("stateward.dev/confirm-lost="),
+            "it does not say what to do: {words}"
+        );
+    }
+    let cluster = test.get("c").await?;
+    for number in 0..20 {
+        let client = test.etcd(&cluster, &others[number % others.len()]).await?;
+        let put = until("a member that is cut off to serve", 20, async || {
+            Ok(Some(client.put(format!("meanwhile/{number}"), "value").await?))
+        });
+        put.await?;
+    }
+    let claims = test.claims_of("c").await?.len();
+    ensure!(claims == 3, "{claims} claims");
+    let pods = test.pods_of("c").await?;
+    let made = pods.iter().filter(|pod| !names.contains(&pod.name_any())).count();
+    ensure!(made <= 1, "somebody was made beside them");
+    Ok(words)
+}
+
+async fn recovered_on_consent(test: &Test, survivor: &str, lost: &[String]) -> Result<()> {
+    let consent = json!({"metadata": {"annotations": {"stateward.dev/confirm-lost": lost.join(",")}}});
+    let clusters = test.clusters();
+    clusters
+        .patch("c", &PatchParams::default(), &Patch::Merge(&consent))
+        .await?;
+    until("the survivor to be the cluster", 180, async || {
+        let list = test.list("c").await?;
+        ensure!(
+            list.iter().all(|member| !lost.contains(&member.name)),
+            "the others are still in the list"
+        );
+        let is_there = list.iter().any(|member| member.name == survivor);
+        Ok(is_there.then_some(()))
+    })
+    .await
+    .context("after consent")
 }

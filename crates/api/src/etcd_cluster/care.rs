@@ -86,7 +86,8 @@ pub struct Recovery {
     /// Seconds for which quorum must have been lost before anything is done about it. Not set: 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_seconds: Option<i64>,
-    /// With FromBackup: the EtcdBackup to take it from. Not set: the newest proven backup of this cluster.
+    /// With FromBackup: the EtcdBackup to take it from, whichever cluster its backups are of. Not set: the newest proven
+    /// backup that was taken from this EtcdCluster, not from an earlier one of the same name.
     #[serde(
         default,
         deserialize_with = "empty_object_as_none",
@@ -96,6 +97,10 @@ pub struct Recovery {
     /// Seconds after which a member on a node that is gone is replaced by another on another node. Not set: 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_loss_seconds: Option<i64>,
+    /// Seconds for which the claims of the old members are kept after a recovery, counted from when the new cluster
+    /// served. Not set: 86400.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_old_claims_seconds: Option<i64>,
 }
 
 /// What may be done when most members have lost their data.
@@ -116,6 +121,8 @@ impl Recovery {
     pub const DEFAULT_DELAY_SECONDS: i64 = 300;
     /// Seconds after which a member on a lost node is replaced, when nothing is said.
     pub const DEFAULT_NODE_LOSS_SECONDS: i64 = 300;
+    /// Seconds for which old claims are kept after a recovery, when nothing is said.
+    pub const DEFAULT_KEEP_OLD_CLAIMS_SECONDS: i64 = 86_400;
 }
 
 /// How edits of the spec reach running pods.

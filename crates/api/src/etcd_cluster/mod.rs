@@ -15,8 +15,8 @@ pub use pod::PodPolicy;
 pub use spec::{Bootstrap, EtcdCluster, EtcdClusterSpec};
 pub use status::{
     BootstrapPhase, BootstrapRecord, CrashReplacement, DefragmentationRecord, EtcdClusterStatus, MemberHealth,
-    MemberRole, MemberStatus, MembersStatus, OldLog, Phase, RecoveryPhase, RecoveryRecord, RestoreRecord, TlsStatus,
-    UpgradeRecord,
+    MemberRole, MemberSeen, MemberStatus, MembersStatus, OldClaims, OldLog, Phase, RecoveryPhase, RecoveryRecord,
+    RestoreRecord, TlsStatus, UpgradeRecord,
 };
 pub use storage::{Medium, Retain, Storage};
 pub use tls::{AutoTls, CertManagerTls, IssuerRef, StaticMemberTls, StaticTls, Tls, TlsPolicy};

@@ -76,6 +76,23 @@ pub struct EtcdClusterStatus {
     /// The last restore from a backup, written before its first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<RestoreRecord>,
+    /// Every ID that etcd gave this EtcdCluster, in hexadecimal, the newest last: a recovery may use backups of these.
+    #[serde(
+        rename = "clusterIDs",
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "is_default"
+    )]
+    pub cluster_ids: Vec<String>,
+    /// Where each member last ran, and whether it is known to have ended: what a recovery from quorum loss rests on.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub last_seen: Vec<MemberSeen>,
+    /// Voters of the last member list that are not this cluster's pods; not set until a list was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_voters: Option<Vec<String>>,
+    /// Claims that a recovery left, which are kept for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old_claims: Option<OldClaims>,
     /// The upgrade that is under way, written before its first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upgrade: Option<UpgradeRecord>,
@@ -255,6 +272,42 @@ pub struct RecoveryRecord {
     /// With FromBackup: the EtcdRestore that was made for it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub restore: String,
+    /// With FromSurvivor: it served alone, and is restarted as an ordinary member before others join.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub served: bool,
+}
+
+/// Where a member last ran.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberSeen {
+    /// The member.
+    #[serde(default)]
+    pub member: String,
+    /// UID of its pod.
+    #[serde(rename = "podUID", default, skip_serializing_if = "is_default")]
+    pub pod_uid: String,
+    /// The node of that pod; empty when it was on none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub node: String,
+    /// The PersistentVolume that was attached to that node for it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub attached: String,
+    /// The node's kubelet said that its containers have ended for good.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub ended: bool,
+}
+
+/// Claims of the members before a recovery.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OldClaims {
+    /// The claims.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub claims: Vec<ClaimRecord>,
+    /// When the new cluster served: spec.recovery.keepOldClaimsSeconds begin here.
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
+    pub served_at: Option<Time>,
 }
 
 /// How far a recovery is.

@@ -51,6 +51,7 @@ pub(crate) fn etcd_cluster_bounds() -> Vec<Bound> {
         bound("spec.maintenance.autoCompaction.retention", "maxLength", 32),
         bound("spec.recovery.delaySeconds", "minimum", 0),
         bound("spec.recovery.nodeLossSeconds", "minimum", 0),
+        bound("spec.recovery.keepOldClaimsSeconds", "minimum", 0),
         bound("spec.recovery.backupRef.name", "maxLength", 253),
         bound("spec.updateStrategy.minReadySeconds", "minimum", 0),
         bound("spec.metrics.port", "minimum", 0),
@@ -79,6 +80,10 @@ pub(crate) fn etcd_cluster_bounds() -> Vec<Bound> {
         (
             "spec.recovery.nodeLossSeconds",
             json!(Recovery::DEFAULT_NODE_LOSS_SECONDS),
+        ),
+        (
+            "spec.recovery.keepOldClaimsSeconds",
+            json!(Recovery::DEFAULT_KEEP_OLD_CLAIMS_SECONDS),
         ),
         ("spec.updateStrategy.type", json!("RollingUpdate")),
         ("spec.service.type", json!("ClusterIP")),

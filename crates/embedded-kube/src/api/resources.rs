@@ -365,6 +365,14 @@ pub(crate) fn built_in() -> Vec<Resource> {
         )
         .short(&["sc"]),
         stored!(
+            "storage.k8s.io",
+            "volumeattachments",
+            "VolumeAttachment",
+            CLUSTER,
+            storage::VolumeAttachment
+        )
+        .status(),
+        stored!(
             "apiextensions.k8s.io",
             "customresourcedefinitions",
             "CustomResourceDefinition",

@@ -171,6 +171,23 @@ impl Faults {
         Ok(())
     }
 
+    /// Cuts a node off from the API server and from nothing else: its pods go on, and what becomes of their objects is not
+    /// heard there until [`Faults::reconnect_nodes`].
+    pub async fn cut_node(&self, node: &str) -> Result<(), FaultError> {
+        self.known(node)?;
+        self.kubelet.cut_node(node);
+        Ok(())
+    }
+
+    /// Lets all nodes that are cut off be in touch again.
+    pub async fn reconnect_nodes(&self) -> Result<(), FaultError> {
+        for node in self.kubelet.node_names() {
+            let back = self.kubelet.reconnect_node(&node).await;
+            back.map_err(|error| FaultError::Api(error.to_string()))?;
+        }
+        Ok(())
+    }
+
     /// Brings a stopped node back; its pods start again as after a reboot.
     pub async fn start_node(&self, node: &str) -> Result<(), FaultError> {
         self.known(node)?;

@@ -30,6 +30,10 @@ struct NodeHandle {
     spec: NodeSpec,
     /// Present while the node is up.
     power: Option<CancellationToken>,
+    /// Present while the node is up and in touch with the API server.
+    touch: Option<CancellationToken>,
+    /// While the node is cut off: the pods of it that changed or went meanwhile.
+    missed: Option<HashMap<String, Option<Pod>>>,
 }
 
 #[derive(Default)]
@@ -51,7 +55,15 @@ impl Kubelet {
     pub(crate) fn new(machine: Arc<Machine>, nodes: Vec<NodeSpec>, stop: CancellationToken) -> Arc<Self> {
         let nodes = nodes
             .into_iter()
-            .map(|spec| (spec.name.clone(), NodeHandle { spec, power: None }))
+            .map(|spec| {
+                let handle = NodeHandle {
+                    spec,
+                    power: None,
+                    touch: None,
+                    missed: None,
+                };
+                (handle.spec.name.clone(), handle)
+            })
             .collect();
         let state = Mutex::new(State {
             nodes,
@@ -96,6 +108,7 @@ impl Kubelet {
 
     /// Brings a node up: it tells the API that it is ready, and starts the pods that are bound to it.
     pub(crate) async fn start_node(self: &Arc<Self>, name: &str) -> Result<(), kube::Error> {
+        self.catch_up(name);
         let spec = {
             let mut state = self.state();
             let Some(node) = state.nodes.get_mut(name).filter(|node| node.power.is_none()) else {
@@ -117,10 +130,12 @@ impl Kubelet {
             }
         };
         let Some(power) = node.power.clone() else { return Ok(()) };
+        let touch = power.child_token();
+        node.touch = Some(touch.clone());
         self.machine
             .events
             .node(&node_object, "Starting", "Starting kubelet.".to_string());
-        tokio::spawn(node_object::keep_lease(self.machine.client.clone(), node_object, power));
+        tokio::spawn(node_object::keep_lease(self.machine.client.clone(), node_object, touch));
         let bound: Vec<Arc<Pod>> = state
             .pods
             .values()
@@ -131,6 +146,55 @@ impl Kubelet {
             self.ensure_worker(&mut state, pod);
         }
         Ok(())
+    }
+
+    /// Cuts a node off from the API server, and from nothing else: what runs there goes on as its kubelet knows it.
+    pub(crate) fn cut_node(&self, name: &str) {
+        let mut state = self.state();
+        let Some(node) = state.nodes.get_mut(name).filter(|node| node.power.is_some()) else {
+            return;
+        };
+        if let Some(touch) = node.touch.take() {
+            touch.cancel();
+        }
+        node.missed.get_or_insert_default();
+        self.machine
+            .cut_off
+            .send_if_modified(|nodes| nodes.insert(name.to_owned()));
+    }
+
+    /// Lets a node that was cut off hear of what happened meanwhile, and tell that it is there.
+    pub(crate) async fn reconnect_node(self: &Arc<Self>, name: &str) -> Result<(), kube::Error> {
+        if !self.catch_up(name) {
+            return Ok(());
+        }
+        let spec = self.state().nodes.get(name).map(|node| node.spec.clone());
+        let Some(spec) = spec else { return Ok(()) };
+        let node_object = node_object::register(&self.machine.client, &spec, &self.boot_id).await?;
+        let mut state = self.state();
+        let node = state.nodes.get_mut(name).filter(|node| node.touch.is_none());
+        if let Some(node) = node
+            && let Some(power) = &node.power
+        {
+            let touch = power.child_token();
+            node.touch = Some(touch.clone());
+            tokio::spawn(node_object::keep_lease(self.machine.client.clone(), node_object, touch));
+        }
+        Ok(())
+    }
+
+    /// Takes in what a node missed. False: it was not cut off.
+    fn catch_up(self: &Arc<Self>, name: &str) -> bool {
+        let missed = self.state().nodes.get_mut(name).and_then(|node| node.missed.take());
+        let Some(missed) = missed else { return false };
+        self.machine.cut_off.send_if_modified(|nodes| nodes.remove(name));
+        for (uid, pod) in missed {
+            match pod {
+                Some(pod) => self.take_pod(pod),
+                None => self.forget_pod(&uid),
+            }
+        }
+        true
     }
 
     /// Takes a node's power away: its processes end at once, and the API hears nothing of it.
@@ -181,9 +245,14 @@ impl Kubelet {
 
     fn take_pod(self: &Arc<Self>, pod: Pod) {
         self.machine.directory.pod(&pod);
-        let pod = Arc::new(pod);
         let uid = pod.uid().unwrap_or_default();
         let mut state = self.state();
+        let node = state.nodes.get_mut(node_of(&pod));
+        if let Some(missed) = node.and_then(|node| node.missed.as_mut()) {
+            missed.insert(uid, Some(pod));
+            return;
+        }
+        let pod = Arc::new(pod);
         state.pods.insert(uid, pod.clone());
         self.ensure_worker(&mut state, pod);
     }
@@ -191,6 +260,12 @@ impl Kubelet {
     fn forget_pod(&self, uid: &str) {
         self.machine.directory.pod_gone(uid);
         let mut state = self.state();
+        let known = state.pods.get(uid).cloned();
+        let node = known.and_then(|pod| state.nodes.get_mut(node_of(&pod)));
+        if let Some(missed) = node.and_then(|node| node.missed.as_mut()) {
+            missed.insert(uid.to_owned(), None);
+            return;
+        }
         state.pods.remove(uid);
         if let Some(worker) = state.workers.get(uid) {
             worker.gone.cancel();

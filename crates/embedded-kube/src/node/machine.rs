@@ -1,5 +1,6 @@
 //! What all nodes of an instance share: the machine they run on.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube::Client;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use super::directory::{DOMAIN, Directory};
 use super::events::Recorder;
@@ -40,6 +41,8 @@ pub(crate) struct Machine {
     /// Whether names come from the name server; else from hosts files.
     pub(crate) dns: bool,
     pub(crate) config_changes: broadcast::Sender<ConfigChange>,
+    /// Nodes that are cut off from the API server.
+    pub(crate) cut_off: watch::Sender<BTreeSet<String>>,
     /// The instance ends: what ends now is no crash, and nothing is started or recorded any more.
     pub(crate) shutting_down: AtomicBool,
 }
@@ -47,6 +50,13 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn is_shutting_down(&self) -> bool {
         self.shutting_down.load(Ordering::SeqCst)
+    }
+
+    /// Waits while a node is cut off from the API server.
+    pub(crate) async fn in_touch(&self, node: &str) {
+        let mut cut_off = self.cut_off.subscribe();
+        // the sender lives as long as the machine, so this cannot fail
+        let _ = cut_off.wait_for(|nodes| !nodes.contains(node)).await;
     }
 
     pub(crate) fn pod_folder(&self, uid: &str) -> PathBuf {

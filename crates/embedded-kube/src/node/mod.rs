@@ -140,6 +140,7 @@ impl Nodes {
             back_off: options.back_off,
             dns,
             config_changes: broadcast::channel(1024).0,
+            cut_off: tokio::sync::watch::Sender::new(std::collections::BTreeSet::new()),
             shutting_down: std::sync::atomic::AtomicBool::new(false),
         });
         let specs = (0..options.nodes)

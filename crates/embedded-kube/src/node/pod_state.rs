@@ -6,9 +6,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use tokio::sync::{Notify, watch};
 
+use super::machine::Machine;
 use super::status::{self, PodView};
 
 /// The shared view of one pod.
@@ -16,18 +17,18 @@ pub(crate) struct PodState {
     view: Mutex<PodView>,
     changed: Notify,
     written: tokio::sync::Mutex<Option<PodStatus>>,
-    client: Client,
+    machine: Arc<Machine>,
     pod: watch::Receiver<Arc<Pod>>,
     progress: watch::Sender<u64>,
 }
 
 impl PodState {
-    pub(crate) fn new(client: Client, pod: watch::Receiver<Arc<Pod>>, view: PodView) -> Self {
+    pub(crate) fn new(machine: Arc<Machine>, pod: watch::Receiver<Arc<Pod>>, view: PodView) -> Self {
         Self {
             view: Mutex::new(view),
             changed: Notify::new(),
             written: tokio::sync::Mutex::default(),
-            client,
+            machine,
             pod,
             progress: watch::channel(0).0,
         }
@@ -82,6 +83,8 @@ impl PodState {
     /// Writes the status if it differs from what was written before. False when the pod is gone.
     pub(crate) async fn write(&self) -> Result<bool, kube::Error> {
         let mut written = self.written.lock().await;
+        let node = self.pod.borrow().spec.as_ref().and_then(|spec| spec.node_name.clone());
+        self.machine.in_touch(&node.unwrap_or_default()).await;
         let pod = self.pod.borrow().clone();
         let former = written.clone().or_else(|| pod.status.clone()).unwrap_or_default();
         let status = status::status(&pod, &self.view(), &former, &now());
@@ -90,7 +93,7 @@ impl PodState {
         }
         let uid = pod.uid().unwrap_or_default();
         let patch = status::patch(&uid, &status).map_err(kube::Error::SerdeError)?;
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+        let api: Api<Pod> = Api::namespaced(self.machine.client.clone(), &pod.namespace().unwrap_or_default());
         match api
             .patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch))
             .await

@@ -160,12 +160,20 @@ impl Worker {
         if !powered || self.machine.is_shutting_down() {
             return Ok(false);
         }
+        // Nothing of it is started again: its phase is the last one.
+        context.state.change(|view| view.over = true);
         // The last status must be there before the object goes, and while it stays.
-        for _ in 0..20 {
-            if context.state.write().await.is_ok() {
-                break;
+        let write = async {
+            for _ in 0..20 {
+                if context.state.write().await.is_ok() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        tokio::select! {
+            () = self.power_off.cancelled() => return Ok(false),
+            () = write => {}
         }
         tokio::select! {
             () = self.power_off.cancelled() => return Ok(false),
@@ -210,7 +218,7 @@ impl Worker {
             .and_then(|status| status.start_time.clone())
             .or_else(|| Some(now()));
         Ok(PodContext {
-            state: Arc::new(PodState::new(self.machine.client.clone(), self.pod.clone(), view)),
+            state: Arc::new(PodState::new(self.machine.clone(), self.pod.clone(), view)),
             machine: self.machine.clone(),
             pod: self.pod.clone(),
             facts: Facts {
@@ -352,6 +360,12 @@ impl Worker {
             preconditions: Some(only_this),
             ..DeleteParams::default()
         };
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let node = node.unwrap_or_default();
+        tokio::select! {
+            () = self.machine.in_touch(&node) => {}
+            () = self.power_off.cancelled() => return,
+        }
         while !self.gone.is_cancelled() {
             match api.delete(&pod.name_any(), &now).await {
                 Ok(_) => return,

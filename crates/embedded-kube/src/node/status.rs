@@ -36,6 +36,8 @@ pub(crate) struct PodView {
     pub(crate) start_time: Option<Time>,
     /// The pod was ended from outside: reason and message.
     pub(crate) failed: Option<(String, String)>,
+    /// Nothing of it runs or is started again.
+    pub(crate) over: bool,
 }
 
 impl PodView {
@@ -124,6 +126,9 @@ pub(crate) fn phase(policy: &str, view: &PodView) -> &'static str {
     match policy {
         "Never" | "OnFailure" if all_ended && view.main.iter().all(ContainerView::succeeded) => "Succeeded",
         "Never" if all_ended => "Failed",
+        // A pod that is deleted comes to its last phase before its object goes (kubelet 1.27 and later).
+        _ if view.over && all_ended && view.main.iter().all(ContainerView::succeeded) => "Succeeded",
+        _ if view.over && all_ended => "Failed",
         _ => "Running",
     }
 }

@@ -3,7 +3,7 @@
 use stateward_api::EtcdBackup;
 
 use super::manifests::place;
-use crate::etcd::BackupPoint;
+use crate::etcd::{BackupPoint, ClusterId};
 
 /// The newest backup that was proven, if there is one.
 pub fn point(backup: &EtcdBackup) -> Option<BackupPoint> {
@@ -19,5 +19,6 @@ pub fn point(backup: &EtcdBackup) -> Option<BackupPoint> {
         place: place(&backup.spec.plan),
         location: record.location.clone(),
         sha256: record.sha256.clone(),
+        cluster: ClusterId::from_hex(&record.cluster_id),
     })
 }

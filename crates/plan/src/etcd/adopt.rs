@@ -173,6 +173,11 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
     )
 }
 
+/// What a member that is not ours is called.
+pub(super) fn name_of(line: &Listed) -> String {
+    name(line).0
+}
+
 fn name(line: &Listed) -> MemberName {
     line.name.clone().unwrap_or_else(|| MemberName(line.id.to_string()))
 }

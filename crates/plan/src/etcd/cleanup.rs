@@ -21,7 +21,8 @@ pub(super) fn clean_up(view: &View<'_>) -> Option<Step> {
                 });
             }
         }
-        if let Some(claim) = member.claim.filter(|claim| !claim.terminating) {
+        let goes = |claim: &&super::Claim| !claim.terminating && !super::old_claims::is_kept(view, &member.name, claim);
+        if let Some(claim) = member.claim.filter(goes) {
             effects.push(Effect::DeleteClaim {
                 member: member.name.clone(),
                 uid: claim.uid.clone(),

@@ -39,6 +39,9 @@ pub enum Effect {
         version: EtcdVersion,
         tls: TlsStage,
     },
+    /// The proof that members are gone rests on the end of these nodes: it must still be so. Refused when one of them is
+    /// there and not out of service.
+    CheckNodesEnded { nodes: BTreeSet<String> },
     /// From now on this pod's etcd starts only with the data it has. Refused when the pod has another UID.
     SealPod { member: MemberName, uid: Uid },
     /// Bring labels and annotations to what the intent says, without a restart.
@@ -197,7 +200,7 @@ pub enum Stop {
     Hibernate,
     /// Its cluster is replaced by one from a backup.
     Replaced,
-    /// Its node is dead for longer than allowed: nothing waits for the node's word.
+    /// It is proven to run no more, or its member is out of the list: nothing waits for its kubelet.
     Force,
 }
 
@@ -243,6 +246,10 @@ impl fmt::Display for Effect {
                 write!(f, "create pod {member} ({:?}, etcd {version})", launch.kind())
             }
             Self::TryPod { member, version, .. } => write!(f, "try pod {member} (etcd {version}) without making it"),
+            Self::CheckNodesEnded { nodes } => {
+                let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+                write!(f, "check that nodes have ended: {}", nodes.join(", "))
+            }
             Self::SealPod { member, .. } => write!(f, "seal {member}"),
             Self::RelabelPod { member, .. } => write!(f, "relabel {member}"),
             Self::DeletePod { member, uid, how } => write!(f, "delete pod {member} ({how:?}, uid {uid})"),

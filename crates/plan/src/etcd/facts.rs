@@ -47,6 +47,13 @@ pub fn pod(pod: &core::Pod) -> Pod {
     let ended_now = state.and_then(|state| state.terminated.as_ref());
     let running = state.is_some_and(|state| state.running.is_some());
     let conditions = status.conditions.unwrap_or_default();
+    // A kubelet (1.27 and later) brings a deleted pod to its last phase when all its containers have ended, and only then lets
+    // the object go. The pod garbage collector sets the same phase for pods of nodes that are gone, and leaves the statuses of
+    // the containers as they were.
+    let ended = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
+    let collected = conditions.iter().any(|condition| {
+        condition.type_ == "DisruptionTarget" && condition.reason.as_deref() == Some("DeletionByPodGC")
+    });
     let ready = conditions
         .iter()
         .find(|condition| condition.type_ == "Ready" && condition.status == "True");
@@ -91,7 +98,8 @@ pub fn pod(pod: &core::Pod) -> Pod {
             .and_then(|condition| condition.last_transition_time.as_ref())
             .map(|time| time.0),
         terminating: pod.metadata.deletion_timestamp.is_some(),
-        ended: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
+        ended,
+        stopped: ended && ended_now.is_some() && !collected,
         restarts: etcd.map_or(0, |etcd| u32::try_from(etcd.restart_count).unwrap_or(0)),
         last_exit: ended_now.or(last).map(|end| Exit {
             code: end.exit_code,
@@ -175,10 +183,51 @@ pub fn claim(claim: &core::PersistentVolumeClaim, problem: Option<String>) -> Cl
             .and_then(super::intent::bytes)
             .unwrap_or(0),
         lost: phase == "Lost",
+        volume: claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()),
         created: claim
             .metadata
             .creation_timestamp
             .as_ref()
             .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stopped(phase: &str, container: serde_json::Value, conditions: serde_json::Value) -> bool {
+        let object = serde_json::json!({
+            "metadata": {"name": "c-1", "uid": "u"},
+            "status": {
+                "phase": phase,
+                "conditions": conditions,
+                "containerStatuses": [{
+                    "name": names::CONTAINER, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": container,
+                }],
+            },
+        });
+        let object: core::Pod = serde_json::from_value(object).expect("a pod");
+        pod(&object).stopped
+    }
+
+    #[test]
+    fn only_a_kubelet_can_say_that_a_pod_has_ended() {
+        let none = || serde_json::json!([]);
+        let ended = || serde_json::json!({"terminated": {"exitCode": 0}});
+        // given a deleted pod whose containers have ended, by its kubelet's word
+        assert!(stopped("Succeeded", ended(), none()));
+        assert!(stopped(
+            "Failed",
+            serde_json::json!({"terminated": {"exitCode": 137}}),
+            none()
+        ));
+        // a container that crashed is started again, also by a kubelet that nobody hears
+        assert!(!stopped("Running", ended(), none()));
+        // the garbage collector sets the phase of pods of lost nodes, whatever runs there
+        assert!(!stopped("Failed", serde_json::json!({"running": {}}), none()));
+        let collected =
+            serde_json::json!([{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]);
+        assert!(!stopped("Failed", ended(), collected));
     }
 }

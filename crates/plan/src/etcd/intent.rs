@@ -1,5 +1,6 @@
 //! What the user wants, read from the spec once and checked. A spec that cannot be followed is refused here, in words.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -61,6 +62,12 @@ pub struct Intent {
     pub recovery: Recovery,
     /// How long a node may be dead before its member is replaced.
     pub replace_after: Duration,
+    /// Members that the user declares lost for good, with their data.
+    pub confirmed_lost: BTreeSet<MemberName>,
+    /// How long old claims are kept after a recovery.
+    pub keep_old_claims: Duration,
+    /// The EtcdBackup that a recovery shall use, whichever cluster its backups are of.
+    pub recovery_backup: Option<String>,
     /// Take a snapshot before a minor upgrade.
     pub backup_first: bool,
     /// Hash of the EtcdBackup that `spec.backup` asks for.
@@ -224,6 +231,18 @@ impl Intent {
                 OnQuorumLoss::FromBackup => Recovery::FromBackup(delay),
             },
             replace_after: seconds(recovery.node_loss_seconds, api::Recovery::DEFAULT_NODE_LOSS_SECONDS),
+            confirmed_lost: annotations
+                .and_then(|all| all.get(names::ANNOTATION_CONFIRM_LOST))
+                .map(|all| {
+                    let names = all.split(',').map(str::trim).filter(|name| !name.is_empty());
+                    names.map(MemberName::from).collect()
+                })
+                .unwrap_or_default(),
+            keep_old_claims: seconds(
+                recovery.keep_old_claims_seconds,
+                api::Recovery::DEFAULT_KEEP_OLD_CLAIMS_SECONDS,
+            ),
+            recovery_backup: recovery.backup_ref.as_ref().map(|backup| backup.name.clone()),
             backup_first: spec.backup.is_some()
                 && !spec
                     .update_strategy

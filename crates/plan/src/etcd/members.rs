@@ -242,13 +242,11 @@ fn fate(
             Voice::Answered(answer) => Some(answer),
             Voice::Silent(_) => None,
         });
-        answers
-            .max_by_key(|answer| (answer.term, answer.index))
-            .is_some_and(|most| {
-                most.list
-                    .iter()
-                    .any(|listed| listed.name.is_none() && owner(intent, listed).as_ref() == Some(&member.name))
-            })
+        answers.max_by_key(|answer| answer.index).is_some_and(|most| {
+            most.list
+                .iter()
+                .any(|listed| listed.name.is_none() && owner(intent, listed).as_ref() == Some(&member.name))
+        })
     };
     let unstarted = match member.listed {
         Some(listed) => listed.name.is_none(),
@@ -259,7 +257,7 @@ fn fate(
         .and_then(|pod| pod.node.as_ref())
         .and_then(|node| Some((node, world.dead_nodes.get(node)?)));
     if let Some((node, since)) = node_dead
-        && elapsed(*since, now) >= intent.replace_after
+        && lasted(*since, now, world.watched.dead_nodes.get(node)) >= intent.replace_after
     {
         return Fate::Lost(Proof::NodeDead(node.clone()));
     }
@@ -289,12 +287,14 @@ fn fate(
         (Some(pod), None) if began && !unstarted && pod.node.is_none() && pod.blocked.is_some() && !pod.terminating => {
             Fate::Lost(Proof::ClaimGone)
         }
-        (Some(pod), Some(claim))
-            if began && claim.bound && pod.node.is_none() && elapsed(pod.created, now) >= intent.replace_after =>
-        {
-            match pod.blocked.as_ref().and_then(|blocked| out_of_reach(&blocked.message)) {
-                // Somebody may open the node again, so this is no reason to give a quorum up.
+        (Some(pod), Some(claim)) if began && claim.bound && pod.node.is_none() => {
+            match beyond_reach(intent, world, pod, now) {
+                // Somebody may open the node again, or make one that can use the volume: the data is there, and this is no
+                // reason to give a quorum up.
                 Some(Proof::NodeCordoned) if world.list.is_none() => {
+                    from_pod(pod, member, unstarted, healthy_templates)
+                }
+                Some(Proof::VolumeStranded) if world.list.is_none() && !unstarted => {
                     from_pod(pod, member, unstarted, healthy_templates)
                 }
                 Some(proof) => Fate::Lost(proof),
@@ -303,6 +303,19 @@ fn fate(
         }
         (Some(pod), _) => from_pod(pod, member, unstarted, healthy_templates),
     }
+}
+
+/// No node can use the volume of this pod, and has not for longer than a node may be dead.
+fn beyond_reach(intent: &Intent, world: &World, pod: &Pod, now: Timestamp) -> Option<Proof> {
+    let waited = lasted(pod.created, now, world.watched.unscheduled.get(&pod.uid));
+    let blocked = pod.blocked.as_ref().filter(|_| waited >= intent.replace_after);
+    out_of_reach(&blocked?.message)
+}
+
+/// The member waits for a node that can use its volume.
+pub(super) fn is_stranded(view: &super::View<'_>, member: &Member<'_>) -> bool {
+    let waits = member.pod.filter(|pod| pod.node.is_none() && member.claim.is_some());
+    waits.is_some_and(|pod| beyond_reach(view.intent, view.world, pod, view.now).is_some())
 }
 
 /// What the scheduler's words say of a volume that no node can use, such as "0/3 nodes are available: 1 node(s) were
@@ -464,6 +477,12 @@ fn shorten(line: &str) -> String {
 /// The time between two moments, zero if the clock went back.
 pub fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()
+}
+
+/// For how long something has been so: by the clock, and by what this operator has itself seen. The clock that wrote the
+/// timestamp, or this one, may be wrong.
+fn lasted(since: Timestamp, now: Timestamp, watched: Option<&Duration>) -> Duration {
+    elapsed(since, now).min(watched.copied().unwrap_or_default())
 }
 
 /// How many voters of a list answer and see a leader.

@@ -11,12 +11,14 @@ mod cleanup;
 mod corruption;
 mod effect;
 pub mod facts;
+mod gone;
 mod grow;
 mod hibernate;
 mod intent;
 mod join;
 pub mod manifests;
 pub mod members;
+mod old_claims;
 mod record;
 mod recover;
 mod replace;
@@ -45,14 +47,15 @@ pub use effect::{Effect, Launch, Note, Stop};
 pub use intent::{Bootstrap, Defragmentation, Intent, Recovery, ServiceHashes, Storage};
 use members::Member;
 pub use record::{
-    Bootstrapped, CrashReplaced, Defragmented, OldLog, Record, Recovering, Remembered, RestoreStep, Restoring,
+    Bootstrapped, CrashReplaced, Defragmented, LastSeen, OldClaims, OldLog, Record, Recovering, Remembered,
+    RestoreStep, Restoring,
 };
 pub use report::{Health, MemberLine, Report, Role, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
     Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, DataHash, Exit, KeptBackup, LaunchKind, Listed,
-    MemberId, MemberList, MemberName, Pod, RequestState, RestoreRequest, Secrets, Services, Silence, SilenceKind,
-    TlsStage, Trust, Uid, UpgradeBackup, Voice, World,
+    MemberId, MemberList, MemberName, NodeEnd, Pod, RequestState, RestoreRequest, Secrets, Services, Silence,
+    SilenceKind, TlsStage, Trust, Uid, UpgradeBackup, Voice, Watched, World,
 };
 
 /// What a round decided.
@@ -196,7 +199,7 @@ impl View<'_> {
             Voice::Answered(answer) => Some(answer),
             Voice::Silent(_) => None,
         });
-        let most = answers.max_by_key(|answer| (answer.term, answer.index))?;
+        let most = answers.max_by_key(|answer| answer.index)?;
         Some(&most.list)
     }
 
@@ -335,6 +338,11 @@ fn remember_believed(intent: &Intent, record: &mut Record, world: &World) {
 
 /// Keeps what this round's observation proved.
 fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp) {
+    if let Some(cluster) = record.bootstrap.as_ref().and_then(|bootstrap| bootstrap.cluster) {
+        record.has_been(cluster);
+    }
+    gone::remember(intent, record, world);
+    old_claims::forget(intent, record, world, now);
     let Some(list) = &world.list else {
         let began = record
             .bootstrap
@@ -348,6 +356,8 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
     };
     record.quorum_lost = None;
     record.asked = None;
+    let others = list.voters().filter(|line| members::owner(intent, line).is_none());
+    record.other_voters = Some(others.map(adopt::name_of).collect());
     if let Some(bootstrap) = &mut record.bootstrap
         && bootstrap.cluster.is_none()
     {

@@ -42,6 +42,39 @@ pub struct Record {
     pub restore: Option<Restoring>,
     /// All pods were stopped on purpose.
     pub hibernating: bool,
+    /// Every ID that etcd gave this cluster, the newest last.
+    pub cluster_ids: Vec<ClusterId>,
+    /// Where each member last ran.
+    pub last_seen: BTreeMap<MemberName, LastSeen>,
+    /// Voters of the last proven list that are not ours; `None`: no list was looked at for that yet.
+    pub other_voters: Option<Vec<String>>,
+    /// Claims that a recovery left.
+    pub old_claims: Option<OldClaims>,
+}
+
+/// How many cluster IDs are remembered. Each restore from a backup makes one.
+const CLUSTER_IDS: usize = 32;
+
+/// The pod that a member was last seen in. What runs there may go on although the object is gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastSeen {
+    /// The pod; empty where an earlier version did not record it.
+    pub pod: Uid,
+    /// Its node; `None`: it was on none.
+    pub node: Option<String>,
+    /// The volume that was attached to that node for it.
+    pub attached: Option<String>,
+    /// Its kubelet said that it has ended.
+    pub ended: bool,
+}
+
+/// Claims of the members before a recovery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldClaims {
+    /// The claims.
+    pub claims: Vec<(MemberName, Uid)>,
+    /// When the new cluster served.
+    pub served: Timestamp,
 }
 
 /// A member was replaced because it crashed again and again.
@@ -101,6 +134,8 @@ pub struct Recovering {
     pub survivor: MemberName,
     /// It was started as the only member.
     pub started: bool,
+    /// It served as the only member: from now on it starts as an ordinary one.
+    pub served: bool,
 }
 
 /// A restore: the cluster is replaced by one from a backup. It holds everything that is needed to go on, since the
@@ -137,6 +172,15 @@ pub enum RestoreStep {
 }
 
 impl Record {
+    /// Remembers an ID of the cluster.
+    pub(super) fn has_been(&mut self, cluster: ClusterId) {
+        if !self.cluster_ids.contains(&cluster) {
+            self.cluster_ids.push(cluster);
+            let over = self.cluster_ids.len().saturating_sub(CLUSTER_IDS);
+            self.cluster_ids.drain(..over);
+        }
+    }
+
     /// The restore that is in progress.
     pub fn restoring(&self) -> Option<&Restoring> {
         self.restore

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::intent::Recovery;
-use super::members::{Fate, elapsed};
+use super::members::{Fate, Proof, elapsed};
 use super::record::{Record, Recovering};
-use super::world::RequestState;
+use super::world::{BackupPoint, RequestState};
 use super::{Effect, LATER, Launch, LaunchKind, MemberName, Note, SOON, Step, Stop, View, Work};
 
 pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
@@ -16,34 +16,20 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
     if view.world.list.is_some() {
         return None;
     }
-    let voters: Vec<_> = view
-        .record
-        .members
-        .iter()
-        .filter(|(name, member)| member.voter && !has_left(view, name))
-        .map(|(name, _)| name)
-        .collect();
-    let lost: Vec<_> = voters
-        .iter()
-        .filter(|name| {
-            view.members
-                .get(**name)
-                .is_some_and(|member| matches!(member.fate, Fate::Lost(_)))
-        })
-        .collect();
-    let quorum = voters.len() / 2 + 1;
-    if voters.len() - lost.len() >= quorum {
+    let count = Count::of(view);
+    if count.voters.len() + count.strangers.len() - count.lost.len() >= count.quorum() {
         return None; // Those that are not lost are enough; bringing them back is `restart`'s work.
     }
-    let survivors: Vec<_> = voters.iter().filter(|name| !lost.contains(name)).collect();
+    let lost = &count.lost;
+    let survivors: Vec<_> = count.voters.iter().filter(|name| !lost.contains(name)).collect();
     let has = |name: &MemberName| match view.world.voices.get(name) {
-        Some(super::Voice::Answered(answer)) => format!("{name} (term {}, index {})", answer.term, answer.index),
+        Some(super::Voice::Answered(answer)) => format!("{name} (index {})", answer.index),
         _ => format!("{name} (does not answer)"),
     };
     let words = format!(
         "quorum is lost: {} of {} voters are lost for good ({}); survivors: {}",
         lost.len(),
-        voters.len(),
+        count.voters.len() + count.strangers.len(),
         lost.iter().map(|name| name.0.as_str()).collect::<Vec<_>>().join(", "),
         if survivors.is_empty() {
             "none".to_owned()
@@ -57,6 +43,13 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
             doing: Step::new(Work::Stuck, "QuorumLost", words).doing,
             ..step
         });
+    }
+    if !count.strangers.is_empty() && view.intent.recovery != Recovery::Report {
+        let message = format!(
+            "{words}. The member list also has voters that are not this cluster's: {}. Nothing is founded beside them: bring them back, or create an EtcdRestore if they are gone for good",
+            count.strangers.join(", ")
+        );
+        return Some(Step::new(Work::Stuck, "OtherVoters", message).wake(LATER));
     }
     let since = view.record.quorum_lost.unwrap_or(view.now);
     match view.intent.recovery {
@@ -81,9 +74,111 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
     }
 }
 
+/// The voters, and what is known of them.
+struct Count<'a> {
+    /// Ours.
+    voters: Vec<&'a MemberName>,
+    /// Those that somebody else made.
+    strangers: Vec<String>,
+    /// Of ours: proven to be gone, with what they had.
+    lost: Vec<&'a MemberName>,
+    /// Of ours: it looks like it, and it is not proven.
+    unproven: Vec<&'a MemberName>,
+}
+
+impl<'a> Count<'a> {
+    fn of(view: &'a View<'_>) -> Self {
+        let known = view.record.members.iter();
+        let voters: Vec<&MemberName> = known
+            .filter(|(name, member)| member.voter && !has_left(view, name))
+            .map(|(name, _)| name)
+            .collect();
+        let which = |verdict: Verdict| {
+            let voters = voters.iter().copied();
+            voters.filter(|name| judge(view, name) == verdict).collect()
+        };
+        Self {
+            strangers: strangers(view),
+            lost: which(Verdict::Lost),
+            unproven: which(Verdict::Unproven),
+            voters,
+        }
+    }
+
+    fn quorum(&self) -> usize {
+        (self.voters.len() + self.strangers.len()) / 2 + 1
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Holds,
+    Unproven,
+    Lost,
+}
+
+/// What a member counts for when a quorum is to be given up: one that may come back with what it has, or may run
+/// somewhere, is not lost. What justifies replacing one member while a quorum serves is not enough here.
+fn judge(view: &View<'_>, name: &MemberName) -> Verdict {
+    if super::gone::is_confirmed(view, name) {
+        return Verdict::Lost;
+    }
+    let Some(member) = view.members.get(name) else {
+        return Verdict::Holds;
+    };
+    let if_gone = |verdict| match super::gone::gone(view, name) {
+        Some(_) => verdict,
+        None => Verdict::Unproven,
+    };
+    match &member.fate {
+        Fate::Healthy | Fate::Unstarted => Verdict::Holds,
+        // Its kubelet, or it itself, said so.
+        Fate::Lost(Proof::DataGone | Proof::DataBroken(_) | Proof::CrashLoop(_) | Proof::Corrupt(_)) => Verdict::Lost,
+        Fate::Lost(Proof::ClaimGone | Proof::PodGone) => if_gone(Verdict::Lost),
+        Fate::Lost(Proof::NodeDead(_)) if !view.intent.is_durable() => if_gone(Verdict::Lost),
+        // Its volume can be used elsewhere.
+        Fate::Lost(Proof::NodeDead(_)) => if_gone(Verdict::Holds),
+        // The data is there, and so may be the node again.
+        Fate::Lost(Proof::VolumeStranded | Proof::NodeCordoned) => Verdict::Unproven,
+        Fate::Away(_) if super::members::is_stranded(view, member) => Verdict::Unproven,
+        Fate::Away(_) if super::gone::has_no_place(view, member) => Verdict::Unproven,
+        Fate::Away(_) => Verdict::Holds,
+    }
+}
+
+/// Voters of the last list that are not ours, and those that anybody who answers knows. They count for the quorum.
+fn strangers(view: &View<'_>) -> Vec<String> {
+    let mut all = view.record.other_voters.clone().unwrap_or_default();
+    let believed = view.believed_list().unwrap_or_default().iter();
+    let believed = believed.filter(|line| !line.learner && super::members::owner(view.intent, line).is_none());
+    all.extend(believed.map(super::adopt::name_of));
+    all.sort();
+    all.dedup();
+    if all.is_empty() && view.record.other_voters.is_none() {
+        all.extend(view.intent.adopt.iter().cloned()); // No list was looked at for them yet.
+    }
+    all
+}
+
+/// No quorum answers, and too few are proven lost to give it up: what would prove it.
+pub(super) fn unproven(view: &View<'_>) -> Option<String> {
+    let count = Count::of(view);
+    let left = count.voters.len() + count.strangers.len() - count.lost.len();
+    let enough_without = left - count.unproven.len() >= count.quorum();
+    if left < count.quorum() || enough_without {
+        return None;
+    }
+    let mut names = count.unproven;
+    names.retain(|name| {
+        let is_bound = view.world.pods.get(*name).is_none_or(|pod| pod.node.is_some());
+        !is_bound || super::gone::needs_a_person(view, name)
+    });
+    (!names.is_empty()).then(|| super::gone::advice(view, &names))
+}
+
 /// A removal that was answered by a timeout may have happened after all, and the record still counts the member. It has left
 /// when those that answer do not list it and it ends by itself without an error, which only a removed etcd does.
-fn has_left(view: &View<'_>, name: &MemberName) -> bool {
+pub(super) fn has_left(view: &View<'_>, name: &MemberName) -> bool {
     let owner = |listed| super::members::owner(view.intent, listed);
     let unlisted = view
         .believed_list()
@@ -94,30 +189,32 @@ fn has_left(view: &View<'_>, name: &MemberName) -> bool {
 }
 
 fn wait_left(since: jiff::Timestamp, view: &View<'_>, delay: Duration) -> Option<Duration> {
-    delay
-        .checked_sub(elapsed(since, view.now))
-        .filter(|left| !left.is_zero())
+    let waited = elapsed(since, view.now).min(view.world.watched.no_quorum);
+    delay.checked_sub(waited).filter(|left| !left.is_zero())
 }
 
 /// The most advanced survivor by its own words: every survivor must have spoken, else the choice could be wrong.
+///
+/// Most advanced is who knows most to be committed: `--force-new-cluster` discards what a member has beyond that, and what is
+/// committed is the same for all. A higher term tells only of elections, which whoever is cut off holds in vain.
 fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName], words: String) -> Option<Step> {
-    let mut best: Option<(&MemberName, (u64, u64))> = None;
+    let mut best: Option<(&MemberName, u64)> = None;
     for name in survivors {
         let Some(super::Voice::Answered(answer)) = view.world.voices.get(name) else {
+            let advice = super::gone::advice(view, &[name]);
             return Some(
                 Step::new(
-                    Work::Recovering,
+                    Work::Stuck,
                     "WaitingForSurvivors",
                     format!(
-                        "{words}. Waiting for {name} to say what it has, so that the most advanced one can be chosen"
+                        "{words}. Waiting for {name} to say what it has, so that the most advanced one can be chosen: {advice}"
                     ),
                 )
                 .wake(LATER),
             );
         };
-        let has = (answer.term, answer.index);
-        if best.is_none_or(|(_, most)| has > most) {
-            best = Some((name, has));
+        if best.is_none_or(|(_, most)| answer.index > most) {
+            best = Some((name, answer.index));
         }
     }
     // The record may be behind: by their own list those that answer may be enough to elect a leader.
@@ -154,6 +251,7 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
     record.recovery = Some(Recovering {
         survivor: survivor.clone(),
         started: false,
+        served: false,
     });
     let note = Note {
         warning: true,
@@ -173,6 +271,31 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
     )
 }
 
+/// The backup that a recovery may use: one of this very EtcdCluster, or the one that the user names. Otherwise why not.
+fn candidate<'a>(view: &'a View<'_>) -> Result<&'a BackupPoint, String> {
+    let newest = |of_us: bool| {
+        let mut points: Vec<_> = view.world.backups.iter().collect();
+        points.retain(|point| !of_us || point.cluster.is_some_and(|id| view.record.cluster_ids.contains(&id)));
+        points.into_iter().max_by_key(|point| point.taken)
+    };
+    if let Some(named) = &view.intent.recovery_backup {
+        let consented = newest(false).filter(|point| point.name == *named);
+        return consented.ok_or_else(|| {
+            format!("EtcdBackup {named} of spec.recovery.backupRef has no verified backup; name another one, or create an EtcdRestore")
+        });
+    }
+    match (newest(true), newest(false)) {
+        (Some(point), _) => Ok(point),
+        (None, None) => Err("No verified backup of this cluster is known; create an EtcdRestore that names one, or set spec.recovery.onQuorumLoss to FromSurvivor".into()),
+        (None, Some(other)) => Err(format!(
+            "The newest verified backup, of EtcdBackup {}, is of another cluster ({}), as one that had this name before. To use it nevertheless set spec.recovery.backupRef.name to {}",
+            other.name,
+            other.cluster.map_or("not said which".to_owned(), |id| id.to_string()),
+            other.name
+        )),
+    }
+}
+
 /// A backup is asked for by an EtcdRestore of our own, fetched and proven like any other, and only then followed: if the
 /// majority comes back meanwhile, nothing was touched.
 fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
@@ -183,29 +306,35 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
         let mut requests = view.world.restores.iter();
         requests.find(|request| request.recovery && request.name == *name)
     });
-    match (&view.record.asked, request, &view.world.latest_backup) {
-        (_, Some(request), _) => match &request.state {
+    let backup = match candidate(view) {
+        Ok(backup) => backup,
+        Err(why) => return stuck("NoBackup", why),
+    };
+    match (&view.record.asked, request) {
+        (_, Some(request)) => match &request.state {
             RequestState::Proven(source) => match super::restore::too_new(view, source) {
                 Some(why) => stuck("BackupTooNew", why),
                 None => super::restore::begin(view, record, request, source),
             },
-            RequestState::Fetching => waits(format!("the backup is being fetched and proven by EtcdRestore {}", request.name)),
+            RequestState::Fetching => waits(format!(
+                "the backup is being fetched and proven by EtcdRestore {}",
+                request.name
+            )),
             RequestState::Failed(why) => stuck(
                 "RecoveryFailed",
-                format!("The backup cannot be used: {why}. Delete EtcdRestore {} to try again, or create one that names another backup", request.name),
+                format!(
+                    "The backup cannot be used: {why}. Delete EtcdRestore {} to try again, or create one that names another backup",
+                    request.name
+                ),
             ),
         },
-        (_, None, None) => stuck(
-            "NoBackup",
-            "No verified backup of this cluster is known; create an EtcdRestore that names one, or set spec.recovery.onQuorumLoss to FromSurvivor".into(),
-        ),
-        (Some(name), None, Some(backup)) => waits(format!("asking for a restore from EtcdBackup {}", backup.name)).with([
-            Effect::RequestRestore {
+        (Some(name), None) => {
+            waits(format!("asking for a restore from EtcdBackup {}", backup.name)).with([Effect::RequestRestore {
                 name: name.clone(),
                 backup: backup.name.clone(),
-            },
-        ]),
-        (None, None, Some(backup)) => {
+            }])
+        }
+        (None, None) => {
             let name = view.world.fresh_names.first().map_or("", |name| name.0.as_str());
             let suffix = name.rsplit('-').next().unwrap_or_default();
             record.asked = Some(format!("{}-recovery-{suffix}", view.intent.name));
@@ -224,7 +353,7 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
     }
 }
 
-/// Fence all others, restart the survivor as the only member, then let `grow` do the rest.
+/// Fence all others, restart the survivor as the only member, then as an ordinary one, and let `grow` do the rest.
 fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Option<Step> {
     let survivor = &recovering.survivor;
     let doing = |message: String| Step::new(Work::Recovering, "RecoveringFromSurvivor", message);
@@ -232,39 +361,40 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
         list.members.len() == 1 && super::members::owner(view.intent, &list.members[0]).as_ref() == Some(survivor)
     });
     let pod = view.world.pods.get(survivor);
-    if alone && let Some(pod) = pod {
-        if pod.launch == LaunchKind::ForceNew {
-            return Some(
-                doing(format!("{survivor} is the cluster now"))
-                    .with([Effect::SealPod {
-                        member: survivor.clone(),
-                        uid: pod.uid.clone(),
-                    }])
-                    .wake(Duration::ZERO),
-            );
+    if view.world.list.is_none() && recovering.started {
+        match view.members.get(survivor).map(|member| &member.fate) {
+            Some(Fate::Lost(Proof::ClaimGone | Proof::DataGone | Proof::DataBroken(_))) => {
+                record.recovery = None; // It is lost too: what is left is judged anew.
+                return None;
+            }
+            Some(Fate::Lost(_)) => return Some(lost_its_node(view, survivor)),
+            _ => {}
         }
-        record.recovery = None;
-        return None;
+    }
+    if recovering.served {
+        return seal(view, record, survivor, alone);
+    }
+    if alone && recovering.started {
+        record.recovery = Some(Recovering {
+            served: true,
+            ..recovering.clone()
+        });
+        return Some(doing(format!("{survivor} is the cluster now")).wake(Duration::ZERO));
     }
     if view.world.list.is_some() && !recovering.started {
         // The majority came back before anything was done: nothing needs recovering.
         record.recovery = None;
         return None;
     }
-    let others: Vec<_> = view.world.pods.iter().filter(|(name, _)| *name != survivor).collect();
-    if !others.is_empty() {
-        let stop = others
-            .iter()
-            .filter(|(_, pod)| !pod.terminating)
-            .map(|(name, pod)| Effect::DeletePod {
-                member: (*name).clone(),
-                uid: pod.uid.clone(),
-                how: Stop::Restart,
-            });
+    let fence = super::gone::fence(view, survivor, Stop::Restart, true);
+    if !fence.waits.is_empty() {
+        let words = fence.words(view);
         return Some(
-            doing("stopping all other members, so that none can come back into the new cluster".into())
-                .with(stop)
-                .wake(LATER),
+            doing(format!(
+                "stopping all other members, so that none can come back into the new cluster: {words}"
+            ))
+            .with(fence.stop)
+            .wake(LATER),
         );
     }
     match pod {
@@ -281,17 +411,70 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
         ),
         None => {
             record.recovery = Some(Recovering {
-                survivor: survivor.clone(),
                 started: true,
+                ..recovering.clone()
             });
+            let start = Effect::CreatePod {
+                member: survivor.clone(),
+                launch: Launch::ForceNew,
+                version: view.new_pods.clone(),
+                tls: view.stage_of(survivor),
+            };
+            let effects = fence.guard().into_iter().chain([start]);
+            Some(doing(format!("starting {survivor} as the only member")).with(effects))
+        }
+    }
+}
+
+/// The survivor is the cluster. A container that ends is started again with what its kubelet has seen of the pod, and a
+/// change of its annotations may not be among that: then it would drop everybody who joined meanwhile. So the pod itself is
+/// replaced before anybody joins.
+fn seal(view: &View<'_>, record: &mut Record, survivor: &MemberName, alone: bool) -> Option<Step> {
+    let doing = |message: String| Step::new(Work::Recovering, "RecoveringFromSurvivor", message);
+    match view.world.pods.get(survivor) {
+        Some(pod) if pod.terminating => Some(doing(format!(
+            "waiting for {survivor} to stop; then it starts as an ordinary member"
+        ))),
+        Some(pod) if pod.launch == LaunchKind::ForceNew => Some(
+            doing(format!("restarting {survivor} as an ordinary member")).with([Effect::DeletePod {
+                member: survivor.clone(),
+                uid: pod.uid.clone(),
+                how: Stop::Restart,
+            }]),
+        ),
+        Some(_) if alone => {
+            record.recovery = None;
+            let claims = view.world.claims.iter().filter(|(name, _)| *name != survivor);
+            let claims = claims.map(|(name, claim)| (name.clone(), claim.uid.clone())).collect();
+            let told = super::old_claims::keep(view, record, claims);
             Some(
-                doing(format!("starting {survivor} as the only member")).with([Effect::CreatePod {
-                    member: survivor.clone(),
-                    launch: Launch::ForceNew,
-                    version: view.new_pods.clone(),
-                    tls: view.stage_of(survivor),
-                }]),
+                doing(format!("{survivor} is the cluster; others join it"))
+                    .with(told)
+                    .wake(Duration::ZERO),
             )
         }
+        Some(_) => Some(doing(format!("waiting for {survivor} to answer as an ordinary member")).wake(SOON)),
+        None => Some(
+            doing(format!("starting {survivor} as an ordinary member")).with([Effect::CreatePod {
+                member: survivor.clone(),
+                launch: Launch::Sealed,
+                version: view.new_pods.clone(),
+                tls: view.stage_of(survivor),
+            }]),
+        ),
+    }
+}
+
+/// The node of the survivor died. It may serve there, so it comes back elsewhere only when that node is proven to have ended.
+fn lost_its_node(view: &View<'_>, survivor: &MemberName) -> Step {
+    let doing = |message: String| Step::new(Work::Recovering, "RecoveringFromSurvivor", message).wake(LATER);
+    let pod = view.world.pods.get(survivor);
+    match pod.filter(|pod| super::gone::node_end(view, pod).is_some()) {
+        Some(pod) => doing(format!("{survivor} comes back on another node")).with([Effect::DeletePod {
+            member: survivor.clone(),
+            uid: pod.uid.clone(),
+            how: Stop::Force,
+        }]),
+        None => doing(super::gone::advice(view, &[survivor])),
     }
 }

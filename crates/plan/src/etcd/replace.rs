@@ -116,7 +116,6 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
 fn held_back(view: &View<'_>) -> Option<Duration> {
     let last = view.record.crash_replaced.as_ref()?;
     let pause = PATIENCE_WITH_CRASHES.saturating_mul(1 << last.times.saturating_sub(1).min(6));
-    pause
-        .checked_sub(elapsed(last.at, view.now))
-        .filter(|left| !left.is_zero())
+    let passed = elapsed(last.at, view.now).min(view.world.watched.crash_replaced);
+    pause.checked_sub(passed).filter(|left| !left.is_zero())
 }

@@ -133,7 +133,9 @@ impl Statement {
 }
 
 pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Option<&Trouble>) -> Report {
-    let members: Vec<MemberLine> = view.members.values().map(|member| line(view, member)).collect();
+    let shown = view.members.values();
+    let shown = shown.filter(|member| !super::old_claims::is_all_that_is_left(view, member));
+    let members: Vec<MemberLine> = shown.map(|member| line(view, member)).collect();
     let ready = members.iter().filter(|member| member.ready).count();
     let size = view.world.list.as_ref().map_or(0, |list| list.voters().count());
     let began = record

@@ -44,6 +44,20 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
                 });
                 names.push(member.name.0.as_str());
             }
+            // Without a quorum everybody is needed. What is left of a pod on a node that has ended only holds its volume.
+            Some(pod)
+                if view.world.list.is_none()
+                    && member.answer.is_none()
+                    && view.intent.is_durable()
+                    && super::gone::node_end(view, pod).is_some() =>
+            {
+                effects.push(Effect::DeletePod {
+                    member: member.name.clone(),
+                    uid: pod.uid.clone(),
+                    how: Stop::Force,
+                });
+                names.push(member.name.0.as_str());
+            }
             // A pod that does not run and was made from other wishes is not waited for: the roll-back of a bad value
             // must not wait for the broken pod.
             Some(pod)

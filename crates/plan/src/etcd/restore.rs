@@ -10,9 +10,9 @@ use stateward_api::etcd_restore::RestoreSource;
 
 use super::facts::cannot_read;
 use super::intent::Recovery;
-use super::members::{Fate, elapsed, owner};
+use super::members::{Fate, Proof, owner};
 use super::record::{Bootstrapped, Record, RestoreStep, Restoring};
-use super::world::{MemberName, Pod, RequestState, RestoreRequest};
+use super::world::{MemberName, RequestState, RestoreRequest};
 use super::{Effect, LATER, Launch, Note, SOON, Step, Stop, View, Work};
 
 pub(super) fn restore(view: &View<'_>, record: &mut Record) -> Option<Step> {
@@ -148,8 +148,11 @@ fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
                 lost(&restoring.source)
             ),
         };
+        let old = restoring.old_claims.clone();
+        let kept = restoring.recovery.then(|| super::old_claims::keep(view, record, old));
         return doing(format!("{seed} serves from the backup"))
             .with([Effect::Tell(note)])
+            .with(kept.flatten())
             .wake(Duration::ZERO);
     }
     let asked = view.world.restores.iter().any(|request| request.uid == restoring.uid);
@@ -173,15 +176,21 @@ fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
             .with([Effect::Tell(note)])
             .wake(Duration::ZERO);
     }
-    let (mut stop, waits) = stop_others(view, seed);
-    if waits && !view.world.pods.contains_key(seed) {
-        return doing("stopping the old members; their claims are kept until the new cluster serves".into())
-            .with(stop)
-            .wake(LATER);
+    // An EtcdRestore of the user's ends the old cluster by their word; for a recovery each old member must be proven to have
+    // ended, also where its pod is gone.
+    let fence = super::gone::fence(view, seed, Stop::Replaced, restoring.recovery);
+    if !fence.waits.is_empty() && !view.world.pods.contains_key(seed) {
+        let words = fence.words(view);
+        return doing(format!(
+            "stopping the old members; their claims are kept until the new cluster serves: {words}"
+        ))
+        .with(fence.stop)
+        .wake(LATER);
     }
-    let step = start_seed(view, record, restoring);
-    stop.extend(step.effects);
-    Step { effects: stop, ..step }
+    let step = start_seed(view, record, restoring, fence.guard());
+    let mut effects = fence.stop;
+    effects.extend(step.effects);
+    Step { effects, ..step }
 }
 
 /// Before anything of the new cluster is made, the user may change their mind. What lived only in pods is gone by then.
@@ -204,31 +213,7 @@ fn keep_from(record: &mut Record, before: &Restoring) {
     }
 }
 
-/// All other members stop. One whose node is dead for longer than allowed cannot say that it has stopped; it knows nobody
-/// of the new cluster and nobody of it knows it.
-fn stop_others(view: &View<'_>, seed: &MemberName) -> (Vec<Effect>, bool) {
-    let mut effects = Vec::new();
-    let mut waits = false;
-    for (name, pod) in view.world.pods.iter().filter(|(name, _)| *name != seed) {
-        waits = true;
-        let given_up = is_given_up(view, pod);
-        if given_up || !pod.terminating {
-            effects.push(Effect::DeletePod {
-                member: name.clone(),
-                uid: pod.uid.clone(),
-                how: if given_up { Stop::Force } else { Stop::Replaced },
-            });
-        }
-    }
-    (effects, waits)
-}
-
-fn is_given_up(view: &View<'_>, pod: &Pod) -> bool {
-    let since = pod.node.as_ref().and_then(|node| view.world.dead_nodes.get(node));
-    since.is_some_and(|since| elapsed(*since, view.now) >= view.intent.replace_after)
-}
-
-fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
+fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring, guard: Option<Effect>) -> Step {
     let (world, seed) = (view.world, &restoring.seed);
     let (pod, claim) = (world.pods.get(seed), world.claims.get(seed));
     let needs_claim = view.intent.is_durable() && claim.is_none();
@@ -244,7 +229,7 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> St
             step: RestoreStep::Seeding,
             ..restoring.clone()
         });
-        let mut effects = Vec::new();
+        let mut effects: Vec<Effect> = guard.into_iter().collect();
         if needs_claim {
             effects.push(Effect::CreateClaim { member: seed.clone() });
         }
@@ -259,7 +244,15 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> St
         });
         return doing(words).with(effects);
     };
-    if pod.terminating && !is_given_up(view, pod) {
+    let fate = view.members.get(seed).map(|member| &member.fate);
+    if matches!(fate, Some(Fate::Lost(Proof::NodeDead(_)))) {
+        // It may serve there by now: another one begins only when it is proven to have ended.
+        return match super::gone::gone(view, seed) {
+            Some(_) => begin_again(view, record, restoring),
+            None => doing(super::gone::advice(view, &[seed])).wake(LATER),
+        };
+    }
+    if pod.terminating {
         return doing(format!(
             "waiting for pod {seed} to stop; it is made again when it is gone"
         ));
@@ -267,7 +260,6 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> St
     if needs_claim && pod.node.is_none() {
         return doing(words).with([Effect::CreateClaim { member: seed.clone() }]);
     }
-    let fate = view.members.get(seed).map(|member| &member.fate);
     // A claim that is not seen proves nothing: it was made a moment ago.
     let claim_is_gone = claim.is_some_and(|claim| claim.lost || claim.terminating);
     if claim_is_gone || matches!(fate, Some(Fate::Lost(_))) {
@@ -299,6 +291,12 @@ fn begin_again(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> S
     let Some(seed) = view.world.fresh_names.first() else {
         return doing("no name for a new member".into()).wake(LATER);
     };
+    if !view.world.pods.contains_key(&restoring.seed)
+        && view.record.last_seen.contains_key(&restoring.seed)
+        && super::gone::gone(view, &restoring.seed).is_none()
+    {
+        return doing(super::gone::advice(view, &[&restoring.seed])).wake(LATER);
+    }
     let words = format!(
         "the data of {} is lost before it served; beginning again as {seed}",
         restoring.seed

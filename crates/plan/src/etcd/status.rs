@@ -1,19 +1,22 @@
 //! The record and the report as the status of the EtcdCluster, and the record back from it.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_cluster::{
     self as api, BootstrapPhase, BootstrapRecord, CrashReplacement, DefragmentationRecord, EtcdClusterStatus,
-    MemberHealth, MemberRole, MemberStatus, MembersStatus, OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord,
-    RestoreRecord, TlsStatus, UpgradeRecord,
+    MemberHealth, MemberRole, MemberSeen, MemberStatus, MembersStatus, OnQuorumLoss, Phase, RecoveryPhase,
+    RecoveryRecord, RestoreRecord, TlsStatus, UpgradeRecord,
 };
 use stateward_api::etcd_restore::{ClaimRecord, RestorePhase};
 use stateward_api::names;
 
 use super::intent::{Bootstrap, Intent};
 use super::record::{
-    Bootstrapped, CrashReplaced, Defragmented, OldLog, Record, Recovering, Remembered, RestoreStep, Restoring,
+    Bootstrapped, CrashReplaced, Defragmented, LastSeen, OldClaims, OldLog, Record, Recovering, Remembered,
+    RestoreStep, Restoring,
 };
 use super::report::{Health, MemberLine, Report, Role, Statement};
 use super::world::{ClusterId, MemberId, MemberName, Uid};
@@ -54,11 +57,7 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
         source: Box::new(record.source.clone()),
         token: record.token.clone(),
         seed: MemberName(record.seed.clone()),
-        old_claims: record
-            .old_claims
-            .iter()
-            .map(|claim| (MemberName(claim.name.clone()), Uid(claim.uid.clone())))
-            .collect(),
+        old_claims: claims(&record.old_claims),
         step: match record.phase {
             RestorePhase::Complete => RestoreStep::Done,
             RestorePhase::Seeding => RestoreStep::Seeding,
@@ -80,6 +79,7 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
             .map(|record| Recovering {
                 survivor: MemberName(record.seed.clone()),
                 started: record.phase == RecoveryPhase::Seeding,
+                served: record.served,
             }),
         ready_for: status
             .upgrade
@@ -107,9 +107,72 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
             api::OldLog::Held => OldLog::Held,
             api::OldLog::Sweeping => OldLog::Sweeping,
         }),
+        cluster_ids: if status.cluster_ids.is_empty() {
+            ClusterId::from_hex(&status.cluster_id).into_iter().collect()
+        } else {
+            let ids = status.cluster_ids.iter();
+            ids.filter_map(|id| ClusterId::from_hex(id)).collect()
+        },
+        last_seen: last_seen(status),
+        other_voters: status.other_voters.clone(),
+        old_claims: status.old_claims.as_ref().and_then(|old| {
+            Some(OldClaims {
+                claims: claims(&old.claims),
+                served: old.served_at.as_ref()?.0,
+            })
+        }),
         hibernating: conditions::get(&status.conditions, types::AVAILABLE)
             .is_some_and(|condition| condition.reason == "Hibernating"),
     }
+}
+
+fn claims(records: &[ClaimRecord]) -> Vec<(MemberName, Uid)> {
+    let pairs = records.iter();
+    pairs
+        .map(|claim| (MemberName(claim.name.clone()), Uid(claim.uid.clone())))
+        .collect()
+}
+
+fn claim_records(claims: &[(MemberName, Uid)]) -> Vec<ClaimRecord> {
+    let records = claims.iter().map(|(name, uid)| ClaimRecord {
+        name: name.0.clone(),
+        uid: uid.0.clone(),
+    });
+    records.collect()
+}
+
+/// Where members last ran. A status of an earlier version tells only of the pods that were there when it was written; of a
+/// member without one nothing is known, and that is not the same as one that never ran.
+fn last_seen(status: &EtcdClusterStatus) -> BTreeMap<MemberName, LastSeen> {
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let of_earlier = status
+        .member_statuses
+        .iter()
+        .filter(|member| status.last_seen.is_empty() && !member.id.is_empty());
+    let mut all: BTreeMap<MemberName, LastSeen> = of_earlier
+        .map(|member| {
+            let seen = LastSeen {
+                pod: Uid(if member.node.is_empty() {
+                    String::new()
+                } else {
+                    member.pod_uid.clone()
+                }),
+                node: some(&member.node),
+                ..LastSeen::default()
+            };
+            (MemberName(member.name.clone()), seen)
+        })
+        .collect();
+    all.extend(status.last_seen.iter().map(|seen| {
+        let known = LastSeen {
+            pod: Uid(seen.pod_uid.clone()),
+            node: some(&seen.node),
+            attached: some(&seen.attached),
+            ended: seen.ended,
+        };
+        (MemberName(seen.member.clone()), known)
+    }));
+    all
 }
 
 /// The status to write. Equal to the old one when nothing changed, so that steady state writes nothing.
@@ -188,6 +251,13 @@ pub fn status(
         .as_ref()
         .map(|bootstrap| bootstrap_record(old, intent, bootstrap, &now));
     new.recovery = recovery_record(old, record, &now);
+    new.cluster_ids = record.cluster_ids.iter().map(ToString::to_string).collect();
+    new.last_seen = record.last_seen.iter().map(member_seen).collect();
+    new.other_voters = record.other_voters.clone();
+    new.old_claims = record.old_claims.as_ref().map(|old| api::OldClaims {
+        claims: claim_records(&old.claims),
+        served_at: Some(Time(old.served)),
+    });
     new.restore = record
         .restore
         .as_ref()
@@ -287,6 +357,16 @@ fn in_kibibytes(bytes: u64) -> String {
     format!("{}Ki", bytes >> 10)
 }
 
+fn member_seen((member, seen): (&MemberName, &LastSeen)) -> MemberSeen {
+    MemberSeen {
+        member: member.0.clone(),
+        pod_uid: seen.pod.0.clone(),
+        node: seen.node.clone().unwrap_or_default(),
+        attached: seen.attached.clone().unwrap_or_default(),
+        ended: seen.ended,
+    }
+}
+
 fn bootstrap_record(old: &EtcdClusterStatus, intent: &Intent, bootstrap: &Bootstrapped, now: &Time) -> BootstrapRecord {
     let mut record = old.bootstrap.clone().unwrap_or_else(|| BootstrapRecord {
         strategy: match intent.bootstrap {
@@ -326,6 +406,7 @@ fn recovery_record(old: &EtcdClusterStatus, record: &Record, now: &Time) -> Opti
         None => new.phase = RecoveryPhase::Lost,
         Some(recovering) => {
             new.method = OnQuorumLoss::FromSurvivor;
+            new.served = recovering.served;
             new.seed = recovering.survivor.0.clone();
             new.phase = if recovering.started {
                 RecoveryPhase::Seeding
@@ -354,14 +435,7 @@ fn restore_record(old: &EtcdClusterStatus, restore: &Restoring, now: &Time) -> R
         },
         token: restore.token.clone(),
         seed: restore.seed.0.clone(),
-        old_claims: restore
-            .old_claims
-            .iter()
-            .map(|(name, uid)| ClaimRecord {
-                name: name.0.clone(),
-                uid: uid.0.clone(),
-            })
-            .collect(),
+        old_claims: claim_records(&restore.old_claims),
         source: restore.source.as_ref().clone(),
         recovery: restore.recovery,
         lost: super::restore::lost(&restore.source),
@@ -403,6 +477,7 @@ mod tests {
             recovery: Some(Recovering {
                 survivor: "a".into(),
                 started: true,
+                served: true,
             }),
             asked: Some("c-recovery-x".into()),
             restore: Some(Restoring {
@@ -431,6 +506,22 @@ mod tests {
             }),
             ready_for: "3.6.16".parse().ok(),
             old_log: Some(OldLog::Sweeping),
+            cluster_ids: vec![ClusterId(5), ClusterId(7)],
+            last_seen: [(
+                "a".into(),
+                LastSeen {
+                    pod: Uid("p".into()),
+                    node: Some("n".into()),
+                    attached: Some("v".into()),
+                    ended: true,
+                },
+            )]
+            .into(),
+            other_voters: Some(vec!["old-0".into()]),
+            old_claims: Some(OldClaims {
+                claims: vec![("b".into(), Uid("u".into()))],
+                served: "2026-01-01T00:00:00Z".parse().expect("a time"),
+            }),
         };
         let cluster: stateward_api::EtcdCluster = serde_json::from_value(
             serde_json::json!({"metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": {"size": 3}}),

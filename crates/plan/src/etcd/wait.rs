@@ -6,6 +6,10 @@ use super::{LATER, Member, Step, View, Work};
 pub(super) fn wait(view: &View<'_>) -> Option<Step> {
     if view.world.list.is_none() {
         let away: Vec<String> = view.members.values().filter_map(words).collect();
+        if let Some(advice) = super::recover::unproven(view) {
+            let message = format!("no quorum of members answers: {}. {advice}", away.join("; "));
+            return Some(Step::new(Work::Stuck, "WaitingForProof", message).wake(LATER));
+        }
         let message = if away.is_empty() {
             "waiting for a quorum to confirm the member list".to_owned()
         } else {
@@ -21,7 +25,9 @@ pub(super) fn wait(view: &View<'_>) -> Option<Step> {
     {
         return Some(Step::new(Work::Recovering, "WaitingForMember", format!("waiting for {words}")).wake(LATER));
     }
-    let leaving = view.members.values().find(|member| member.listed.is_none())?;
+    let leaves =
+        |member: &&Member<'_>| member.listed.is_none() && !super::old_claims::is_all_that_is_left(view, member);
+    let leaving = view.members.values().find(leaves)?;
     Some(Step::new(
         Work::Changing,
         "CleaningUp",

@@ -25,7 +25,7 @@ pub struct MemberId(pub u64);
 pub struct ClusterId(pub u64);
 
 /// The UID of a Kubernetes object: names come back, UIDs do not.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid(pub String);
 
 macro_rules! shown_as_hex {
@@ -93,6 +93,14 @@ pub struct World {
     pub hashes: BTreeMap<MemberId, DataHash>,
     /// Nodes that Kubernetes itself holds for dead, with since when.
     pub dead_nodes: BTreeMap<String, Timestamp>,
+    /// Nodes that members were last seen on and whose end is known. A node that is not here may run its pods.
+    pub ended_nodes: BTreeMap<String, NodeEnd>,
+    /// Pods of this cluster that are gone by now and of which a kubelet said before that they have ended.
+    pub ended_pods: BTreeSet<Uid>,
+    /// The volumes that are attached to nodes, as volume and node. `None`: this operator may not see them.
+    pub attachments: Option<BTreeSet<(String, String)>>,
+    /// For how long this operator itself has seen things as they are.
+    pub watched: Watched,
     /// The secrets with certificates.
     pub secrets: Secrets,
     /// The certificate authorities, with TLS.
@@ -101,8 +109,8 @@ pub struct World {
     pub fresh_names: Vec<MemberName>,
     /// An unused cluster token, drawn by the caller.
     pub fresh_token: String,
-    /// The newest proven backup that a recovery may start from.
-    pub latest_backup: Option<BackupPoint>,
+    /// The newest proven backup of each EtcdBackup that backs this cluster up by name, or of the one that the spec names.
+    pub backups: Vec<BackupPoint>,
     /// The EtcdBackup of `spec.backup`.
     pub kept_backup: KeptBackup,
     /// The EtcdBackup that the record names as the one before an upgrade.
@@ -111,6 +119,34 @@ pub struct World {
     pub auth_enabled: Option<bool>,
     /// The EtcdRestores of this cluster that are not complete, oldest first.
     pub restores: Vec<RestoreRequest>,
+}
+
+/// How a node ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeEnd {
+    /// Its Node object is deleted.
+    Deleted,
+    /// An administrator says with the taint `node.kubernetes.io/out-of-service` that it is shut down.
+    OutOfService,
+}
+
+/// For how long this operator itself has seen something so in every round, by a clock that nobody sets. Zero: not yet.
+///
+/// A wall clock can be wrong by minutes, and so can the one that wrote a timestamp: no timer rests on those alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// No quorum answers, since the moment that the record names.
+    pub no_quorum: Duration,
+    /// A node is dead, since the moment that the node names.
+    pub dead_nodes: BTreeMap<String, Duration>,
+    /// A pod is on no node.
+    pub unscheduled: BTreeMap<Uid, Duration>,
+    /// A pod that a member was last seen in is gone, and its node is Ready.
+    pub obeyed: BTreeMap<Uid, Duration>,
+    /// Old claims are kept, since the moment that the record names.
+    pub old_claims: Duration,
+    /// The last member that was replaced because it crashed, at the moment that the record names.
+    pub crash_replaced: Duration,
 }
 
 /// The EtcdBackup that is kept for `spec.backup`, as it was found.
@@ -239,6 +275,8 @@ pub struct BackupPoint {
     pub location: String,
     /// SHA-256 of the snapshot, in hexadecimal.
     pub sha256: String,
+    /// The cluster that it was taken from; `None`: not said.
+    pub cluster: Option<ClusterId>,
 }
 
 /// A member's pod as Kubernetes shows it.
@@ -266,6 +304,9 @@ pub struct Pod {
     pub terminating: bool,
     /// It ended for good (phase Failed or Succeeded: evicted, for example).
     pub ended: bool,
+    /// Its kubelet says that its etcd has ended and is not started again. Kubernetes also sets the phase of pods whose
+    /// node it gave up; that alone says nothing of their processes.
+    pub stopped: bool,
     /// How often the container was restarted.
     pub restarts: u32,
     /// Why the last container ended, with the tail of its log.
@@ -356,6 +397,8 @@ pub struct Claim {
     pub requested: u64,
     /// Its volume is gone (phase Lost).
     pub lost: bool,
+    /// The name of its volume, once it has one.
+    pub volume: Option<String>,
     /// It was created at.
     pub created: Timestamp,
 }

@@ -3,6 +3,8 @@
 
 mod alarms;
 mod planner;
+mod recovery;
+pub(crate) mod recovery_scenes;
 mod restores;
 mod table;
 mod trust;
@@ -126,6 +128,7 @@ struct Verdict {
 fn all() -> Vec<Mutant> {
     let mut all = planner::all();
     all.push(without_guards(caught("no guards", plan, UNGUARDED)));
+    all.extend(recovery::all());
     all.extend(restores::all());
     all.extend(trust::all());
     all.extend(alarms::all());
@@ -155,6 +158,11 @@ mod tests {
     #[test]
     fn planners_are_caught() {
         are_caught(planner::all());
+    }
+
+    #[test]
+    fn careless_recoveries_are_caught() {
+        are_caught(recovery::all());
     }
 
     #[test]

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use stateward_plan::etcd::{Intent, Recovery};
+use stateward_plan::etcd::{Intent, MemberName, Record, Recovering, Recovery, Uid};
 
 use super::name;
+use crate::kube::node_name;
 use crate::queue::Id;
-use crate::raft::{What, voters};
+use crate::raft::{Data, What, voters};
 use crate::sim::Sim;
 
 impl Sim<'_> {
     /// A survivor is chosen: only with the user's consent, and only when the others cannot be a majority any more.
-    pub(crate) fn check_recovery(&mut self, intent: &Intent) {
+    pub(crate) fn check_recovery(&mut self, intent: &Intent, recovering: Option<&Recovering>) {
         if !matches!(intent.recovery, Recovery::FromSurvivor(_)) {
             self.break_rule(
                 name::EVIDENCE,
@@ -19,25 +20,104 @@ impl Sim<'_> {
             );
         }
         self.check_majority_cannot_come_back();
+        self.check_delay(intent);
+        if let Some(recovering) = recovering {
+            self.check_survivor(recovering);
+        }
         self.ledger.consented = true;
     }
 
-    /// Those that are not lost for good must be fewer than a majority.
+    /// Nobody that the operator can ask knows more to be committed.
+    fn check_survivor(&mut self, recovering: &Recovering) {
+        let known = self.processes.iter().filter(|(id, _)| self.operator_reaches(**id));
+        let known: Vec<(MemberName, usize)> = known
+            .filter(|(_, process)| process.owner == self.ledger.owner)
+            .filter_map(|(id, process)| {
+                let data = self.data_of(*id)?;
+                let votes = voters(&self.ledger.conf).any(|line| line.id == data.id);
+                (votes && !Self::is_wrong(data)).then(|| (process.name.clone(), data.committed))
+            })
+            .collect();
+        let has = known.iter().find(|(name, _)| *name == recovering.survivor);
+        let has = has.map_or(0, |(_, committed)| *committed);
+        if let Some((name, more)) = known.iter().find(|(_, committed)| *committed > has) {
+            let survivor = &recovering.survivor;
+            let what = format!("{survivor} with {has} entries is chosen, and {name} has {more}");
+            self.break_rule(name::SURVIVOR, what);
+        }
+    }
+
+    /// `delaySeconds` are over, by a clock that is right.
+    pub(crate) fn check_delay(&mut self, intent: &Intent) {
+        let (Recovery::FromSurvivor(delay) | Recovery::FromBackup(delay)) = intent.recovery else {
+            return;
+        };
+        let waited = self.ledger.quorum_lost.map(|since| self.now - since);
+        if waited.is_none_or(|waited| u128::from(waited) < delay.as_millis()) {
+            let what = format!("the cluster is to be recovered after {waited:?} ms, and not {delay:?}");
+            self.break_rule(name::DELAY, what);
+        }
+    }
+
+    /// When the record began to say what timers count from.
+    pub(crate) fn note_times(&mut self, before: &Record, after: &Record) {
+        if before.quorum_lost != after.quorum_lost {
+            self.ledger.quorum_lost = after.quorum_lost.map(|_| self.now);
+        }
+        if after.old_claims.is_some() && before.old_claims.is_none() {
+            self.ledger.claims_kept = Some(self.now);
+        }
+    }
+
+    /// Old claims are kept for as long as the user wants.
+    pub(crate) fn check_claim_is_not_kept(&mut self, member: &MemberName, uid: &Uid) {
+        let Some((intent, record)) = self.present() else { return };
+        let old = record.old_claims.as_ref();
+        let is_old = old.is_some_and(|old| old.claims.iter().any(|(name, of)| name == member && of == uid));
+        let keep = intent.keep_old_claims;
+        let kept = self.ledger.claims_kept.map_or(0, |since| self.now - since);
+        if is_old && u128::from(kept) < keep.as_millis() {
+            let what = format!("the claim of {member} is deleted after {kept} ms, and not {keep:?}");
+            self.break_rule(name::OLD_CLAIMS, what);
+        }
+    }
+
+    /// A new cluster begins: whoever took part in the old one must have ended, wherever it ran and whatever the API shows.
+    pub(crate) fn check_nobody_else_runs(&mut self, process: Id) {
+        let line = self.data_of(process).map(Data::line);
+        let other = self.processes.iter().find(|(id, other)| {
+            **id != process
+                && other.owner == self.ledger.owner
+                && self.data_of(**id).is_some_and(|data| Some(data.line()) != line)
+        });
+        if let Some((_, other)) = other {
+            let what = format!("{} still runs on {}", other.name, node_name(other.node));
+            self.break_rule(name::ONE_CLUSTER, what);
+        }
+    }
+
+    /// Several histories have a leader that can commit: each acknowledges what the others do not have.
+    pub(crate) fn check_one_cluster(&mut self, leaders: &[Id]) {
+        let lines = leaders.iter().filter_map(|id| Some(self.data_of(*id)?.line()));
+        let lines: Vec<_> = lines.filter(|line| !self.ledger.dismissed.contains(line)).collect();
+        if lines.len() > 1 {
+            let names: Vec<String> = leaders.iter().map(|id| self.processes[id].name.0.clone()).collect();
+            self.break_rule(name::ONE_CLUSTER, format!("led by {}", names.join(" and by ")));
+        }
+    }
+
+    /// Those that are not lost for good must be fewer than a majority. That a node is away proves nothing.
     pub(crate) fn check_majority_cannot_come_back(&mut self) {
+        let confirmed = self.present().map(|(intent, _)| intent.confirmed_lost.clone());
+        let confirmed = confirmed.unwrap_or_default();
         let all = voters(&self.ledger.conf).count();
         let could_come_back = voters(&self.ledger.conf)
+            .filter(|line| line.name.as_ref().is_none_or(|name| !confirmed.contains(name)))
             .filter(|line| {
-                self.volumes.iter().any(|(id, volume)| {
-                    let holds = volume
-                        .data
-                        .as_ref()
-                        .is_some_and(|data| data.id == line.id && !Self::is_wrong(data));
-                    let pod = self.kube.now.pods.values().find(|pod| pod.volume == Some(*id));
-                    let on_a_dead_node = pod
-                        .and_then(|pod| pod.node)
-                        .or(volume.node)
-                        .is_some_and(|node| !self.nodes[node].obeys());
-                    holds && !volume.corrupt && !on_a_dead_node
+                self.volumes.values().any(|volume| {
+                    let data = volume.data.as_ref().filter(|_| !volume.corrupt);
+                    let holds = data.is_some_and(|data| data.id == line.id && !Self::is_wrong(data));
+                    holds && self.is_led_to(volume)
                 })
             })
             .count();
@@ -47,6 +127,20 @@ impl Sim<'_> {
                 format!("the cluster is to be recovered, but {could_come_back} of {all} can come back"),
             );
         }
+    }
+
+    /// A claim, a pod or a process has the volume: otherwise nobody finds it any more.
+    fn is_led_to(&self, volume: &crate::sim::Volume) -> bool {
+        let is_it = |id: Id| self.volumes.get(&id).is_some_and(|other| std::ptr::eq(other, volume));
+        let claims = self
+            .kube
+            .now
+            .claims
+            .values()
+            .filter(|claim| !claim.shown.terminating && !claim.shown.lost);
+        claims.filter_map(|claim| claim.volume).any(is_it)
+            || self.kube.now.pods.values().filter_map(|pod| pod.volume).any(is_it)
+            || self.processes.values().any(|process| is_it(process.volume))
     }
 
     /// A member was started as the only one of its cluster.
@@ -59,6 +153,7 @@ impl Sim<'_> {
             return;
         };
         let member = state.name.clone();
+        self.check_nobody_else_runs(process);
         let others = self.ledger.conf.iter().filter(|line| !line.learner).count() > 1;
         if others && !self.ledger.consented {
             self.break_rule(name::WRITES, format!("{member} drops all others"));
@@ -68,7 +163,9 @@ impl Sim<'_> {
         // From here on the survivor's history is the history.
         let Some(data) = self.data_of(process) else { return };
         let kept: BTreeSet<u32> = data.log.iter().map(|entry| entry.serial).collect();
-        self.ledger.conf = data.conf.clone();
+        let (conf, line) = (data.conf.clone(), data.line());
+        self.ledger.conf = conf;
+        self.ledger.line = Some(line);
         self.ledger.acknowledged.retain(|write| kept.contains(write));
         self.ledger.majority_lost = false;
     }
@@ -83,7 +180,7 @@ impl Sim<'_> {
             return;
         }
         let Some(data) = self.data_of(leader) else { return };
-        if !self.ledger.founded.contains(&data.cluster) {
+        if !self.ledger.founded.contains(&data.cluster) || self.ledger.line.is_some_and(|line| line != data.line()) {
             return; // A restored one that another took the place of before it was the cluster.
         }
         let has = data

@@ -142,6 +142,9 @@ impl Sim<'_> {
         if cluster.intent.is_durable() && pod.is_none() && claim.is_none_or(|claim| claim.shown.lost) {
             return Some("its claim is gone");
         }
+        if !cluster.intent.is_durable() && pod.is_none() {
+            return Some("its pod is gone");
+        }
         if pod.is_some_and(|pod| pod.shown.restarts >= 6) {
             return Some("it crashes");
         }

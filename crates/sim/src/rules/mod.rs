@@ -38,6 +38,11 @@ pub(crate) mod name {
     pub(crate) const RESTORE_RETAINS: &str = "claims that a restore replaced stay where the user keeps claims";
     pub(crate) const RESTORE_READABLE: &str = "no member is started from a backup of a newer etcd";
     pub(crate) const REFUSED_POD: &str = "no healthy member is stopped for a pod that the API server refuses";
+    pub(crate) const ONE_CLUSTER: &str = "two clusters never serve at once: a quorum is given up when everybody else has ended";
+    pub(crate) const DELAY: &str = "a quorum is given up only after delaySeconds";
+    pub(crate) const SURVIVOR: &str = "the survivor that knows most to be committed becomes the cluster";
+    pub(crate) const OLD_CLAIMS: &str = "old claims are kept after a recovery";
+    pub(crate) const OWN_BACKUP: &str = "a recovery puts back no other cluster's backup without consent";
     pub(crate) const CRASHES: &str = "a member that crashes like its predecessor is not replaced again soon";
     pub(crate) const VERSIONS: &str = "no member runs more than one minor version ahead of the cluster's version";
     pub(crate) const TRUST: &str = "no running member meets a peer that it cannot verify";
@@ -112,10 +117,12 @@ pub(crate) fn not_as_wished(intent: &Intent, record: &Record, world: &World) -> 
             .iter()
             .any(|line| owner(intent, line).as_ref() == Some(*name))
     };
+    let kept = record.old_claims.iter().flat_map(|old| &old.claims);
+    let kept: Vec<&MemberName> = kept.map(|(name, _)| name).collect();
     let claims = world
         .claims
         .iter()
-        .filter(|(_, claim)| !is_retained(intent, record, &claim.uid));
+        .filter(|(name, claim)| !kept.contains(name) && !is_retained(intent, record, &claim.uid));
     let claims = claims.map(|(name, _)| name);
     if let Some(extra) = world.pods.keys().chain(claims).find(|name| !is_ours(name)) {
         return Some(format!("{extra} is no member and still has a pod or a claim"));

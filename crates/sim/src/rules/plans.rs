@@ -272,7 +272,7 @@ impl<'a> Judge<'a> {
         let acts = effects.iter().any(|effect| !matches!(effect, Effect::Tell(_)));
         if !acts
             && self.plan.report.waiting.is_empty()
-            && let Some(why) = not_as_wished(self.intent, self.record, self.world)
+            && let Some(why) = not_as_wished(self.intent, &self.plan.record, self.world)
         {
             all.push((name::WORDS, format!("nothing is done and nothing said, but {why}")));
         }

@@ -5,6 +5,7 @@ mod crashes;
 mod first_members;
 mod moving_in;
 mod peers;
+mod recovery;
 mod restores;
 mod stopping;
 mod trust;

@@ -50,7 +50,11 @@ pub(crate) fn in_namespaces() -> Vec<Value> {
 
 /// On what is in no namespace; an operator of one namespace does without.
 pub(crate) fn in_the_cluster() -> Vec<Value> {
-    vec![rule("", &["nodes"], &["list", "watch"])]
+    vec![
+        rule("", &["nodes"], &["list", "watch"]),
+        // Whether the volume of a lost member is still attached to its node.
+        rule("storage.k8s.io", &["volumeattachments"], &["list", "watch"]),
+    ]
 }
 
 /// In its own namespace: the lease of the leader.

@@ -406,6 +406,7 @@ fn add_built_in(definitions: &mut Definitions, served: &Served<'_>) -> Option<St
         ("rbac.authorization.k8s.io", "RoleBinding") => add::<rbac::RoleBinding>(d),
         ("scheduling.k8s.io", "PriorityClass") => add::<scheduling::PriorityClass>(d),
         ("storage.k8s.io", "StorageClass") => add::<storage::StorageClass>(d),
+        ("storage.k8s.io", "VolumeAttachment") => add::<storage::VolumeAttachment>(d),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => add::<extensions::CustomResourceDefinition>(d),
         _ => None,
     }
