@@ -12,7 +12,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::handshake::reason;
 use crate::verify::Verifier;
 
 /// What may be on its way to us at once, for each connection.
@@ -139,7 +138,7 @@ impl Dial {
             match &self.tls {
                 Some((config, name)) => {
                     let connector = TlsConnector::from(config.clone());
-                    let tls = connector.connect(name.clone(), tcp).await.map_err(reason)?;
+                    let tls = connector.connect(name.clone(), tcp).await?;
                     Ok(TokioIo::new(Stream::Tls(Box::new(tls))))
                 }
                 None => Ok(TokioIo::new(Stream::Plain(tcp))),

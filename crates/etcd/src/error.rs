@@ -108,7 +108,7 @@ pub(crate) fn tls_failure(error: &(dyn std::error::Error + 'static)) -> Option<S
             .downcast_ref::<rustls::Error>()
             .or_else(|| wrapped.and_then(|inner| inner.downcast_ref()));
         if let Some(tls) = of_tls {
-            return Some(tls.to_string());
+            return Some(crate::handshake::reason(tls));
         }
         next = error.source();
     }

@@ -1,22 +1,13 @@
 //! Why a handshake failed, in one short sentence that does not change from one try to the next: it reaches the status, and
 //! rustls names the seconds that have passed since a certificate expired.
 
-use std::io;
-
 use rustls::{AlertDescription, CertificateError, Error};
 
 /// How many of a certificate's names are told.
 const NAMES: usize = 3;
 
-/// The error of a handshake with its reason.
-pub(crate) fn reason(error: io::Error) -> io::Error {
-    let Some(why) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
-        return error;
-    };
-    io::Error::new(error.kind(), format!("TLS handshake failed: {}", text(why)))
-}
-
-fn text(error: &Error) -> String {
+/// The reason of a failed handshake.
+pub(crate) fn reason(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(why) => format!("the member's certificate {}", of_certificate(why)),
         Error::AlertReceived(alert) => match alert {
@@ -66,7 +57,7 @@ mod tests {
     use super::*;
 
     fn said(error: Error) -> String {
-        reason(io::Error::new(io::ErrorKind::InvalidData, error)).to_string()
+        reason(&error)
     }
 
     #[test]
@@ -85,9 +76,5 @@ mod tests {
             "{name}"
         );
         assert!(said(Error::AlertReceived(AlertDescription::BadCertificate)).contains("client certificate"));
-        // What is no matter of TLS stays as it is.
-        let refused = reason(io::Error::from(io::ErrorKind::ConnectionRefused));
-        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
-        assert!(!refused.to_string().contains("TLS"));
     }
 }

@@ -265,7 +265,7 @@ async fn an_address_is_dialled_and_another_name_verified() {
     let other_name = ask(&etcd.tls_client(&tls, "m2.c.ns.svc")).await;
     let says_why = |why: &str| why.contains("certificate is not for the name m2.c.ns.svc") && why.len() < 200;
     assert!(
-        matches!(&other_name, Err(Error::Unreachable(why)) if says_why(why)),
+        matches!(&other_name, Err(Error::Handshake(why)) if says_why(why)),
         "{other_name:?}"
     );
     let nobody = Tls::new(given.ca.as_bytes(), None).expect("certificates");

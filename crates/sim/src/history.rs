@@ -6,7 +6,7 @@ use crate::dice::Dice;
 use crate::kube::Cluster;
 use crate::profile::Profile;
 use crate::queue::{Event, Ms};
-use crate::rules::{name, not_as_wished};
+use crate::rules::{is_retained, name, not_as_wished};
 use crate::sim::{Sim, Violation};
 use crate::subject::Subject;
 use crate::user::wish;
@@ -144,7 +144,13 @@ impl Sim<'_> {
                 self.tell(|| "everything is as wished".into());
             }
         } else if plan.effects.is_empty() && differs.is_none() {
-            self.settled = None; // Something is seen a moment later; what never rests is caught by the time it takes.
+            // Something is seen a moment later. What goes on like that never rests.
+            if self.settled.take().is_some() {
+                self.unsettled += 1;
+            }
+            if self.unsettled > 3 {
+                self.break_rule(name::CONVERGES, "the status changes again and again");
+            }
         } else if self.settled.take().is_some() {
             let why = differs.unwrap_or_else(|| {
                 let effects: Vec<String> = plan.effects.iter().map(ToString::to_string).collect();
@@ -171,9 +177,11 @@ impl Sim<'_> {
         if world.list.is_none() {
             return Some("nobody proves a member list".into());
         }
-        let without = world.pods.keys().find(|name| !world.claims.contains_key(*name));
-        if let Some(member) = without.filter(|_| intent.is_durable()) {
-            return Some(format!("{member} has no claim"));
+        let claims = world.claims.values();
+        let claims = claims.filter(|claim| !is_retained(intent, &cluster.record, &claim.uid));
+        let count = claims.count();
+        if intent.is_durable() && count != intent.size {
+            return Some(format!("{count} claims"));
         }
         if world
             .list

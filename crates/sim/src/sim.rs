@@ -146,6 +146,8 @@ pub(crate) struct Sim<'a> {
     pub(crate) proven: BTreeSet<Id>,
     /// Rounds in a row that found everything as wished, and since when.
     pub(crate) settled: Option<Ms>,
+    /// How often it came to rest and something was seen otherwise after that.
+    pub(crate) unsettled: u32,
     pub(crate) rounds: u64,
 
     story: Option<Vec<String>>,
@@ -187,6 +189,7 @@ impl<'a> Sim<'a> {
             backups: Vec::new(),
             proven: BTreeSet::new(),
             settled: None,
+            unsettled: 0,
             rounds: 0,
             story: tell.then(Vec::new),
             broken: None,

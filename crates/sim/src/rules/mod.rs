@@ -60,7 +60,7 @@ fn healthy(world: &World, member: &MemberName, listed: &Listed) -> bool {
 }
 
 /// A claim of a member that a restore replaced, where the user keeps such claims.
-fn is_retained(intent: &Intent, record: &Record, claim: &Uid) -> bool {
+pub(crate) fn is_retained(intent: &Intent, record: &Record, claim: &Uid) -> bool {
     let mut old = record.restore.iter().flat_map(|restore| &restore.old_claims);
     intent.retain_claims && old.any(|(_, uid)| uid == claim)
 }
