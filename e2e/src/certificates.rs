@@ -57,6 +57,19 @@ impl Authority {
         })
     }
 
+    /// The one in a Secret.
+    pub(crate) fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self> {
+        Ok(Self {
+            pem: String::from_utf8(certificate.to_vec())?,
+            key: String::from_utf8(key.to_vec())?,
+        })
+    }
+
+    /// A certificate and its key without names in it: etcd takes one with names only from an address that they resolve to.
+    pub(crate) fn sign_nameless(&self) -> Result<(String, String)> {
+        self.sign(Vec::new(), false)
+    }
+
     /// A certificate of it and its key.
     fn sign(&self, names: Vec<String>, server: bool) -> Result<(String, String)> {
         let issuer = Issuer::from_ca_cert_pem(&self.pem, KeyPair::from_pem(&self.key)?)?;

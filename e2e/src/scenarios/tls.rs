@@ -89,28 +89,33 @@ pub(crate) async fn tls_auto(test: &Test) -> Result<String> {
     // When they end is told: they are made for 90 days.
     let left = certificates_end(test).await?.duration_since(jiff::Timestamp::now());
     ensure!((88..=90).contains(&(left.as_hours() / 24)), "they end in {left:#}");
-    // A member lets another member in at its peers' port, and no client of the cluster.
+    // A member opens its peers' port to a certificate of the peers' CA, and not to a client's.
+    let ca = secrets(test).get("c-peer-ca-tls").await?.data.unwrap_or_default();
+    let peer = Authority::from_pem(&ca["tls.crt"].0, &ca["tls.key"].0)?.sign_nameless()?;
+    let answer = peers_port(test, (peer.0.as_bytes(), peer.1.as_bytes())).await?;
     ensure!(
-        peers_port(test, "c-peer-tls", ["peer.crt", "peer.key"]).await?.is_ok(),
-        "a member is refused"
+        answer.is_ok(),
+        "a certificate of the peers' CA is refused: {:?}",
+        answer.err()
     );
-    let client = peers_port(test, "c-client-tls", ["etcd-client.crt", "etcd-client.key"]).await?;
-    ensure!(client.is_err(), "a client's certificate opens the peers' port");
+    let client = secrets(test).get("c-client-tls").await?.data.unwrap_or_default();
+    let client = (&client["etcd-client.crt"].0[..], &client["etcd-client.key"].0[..]);
+    ensure!(
+        peers_port(test, client).await?.is_err(),
+        "a client's certificate opens the peers' port"
+    );
     let writer = test.writer("c").await?;
     writer.goes_on(30, 30).await?;
     let written = writer.finish().await?;
     Ok(format!("{} writes", written.acknowledged))
 }
 
-/// What a member answers at its peers' port to whoever has the certificate in a Secret.
+/// What a member answers at its peers' port to whoever has this certificate and key.
 async fn peers_port(
     test: &Test,
-    secret: &str,
-    [certificate, key]: [&str; 2],
+    identity: (&[u8], &[u8]),
 ) -> Result<stateward_etcd::Result<Option<stateward_api::EtcdVersion>>> {
-    let data = secrets(test).get(secret).await?.data.unwrap_or_default();
     let peers = secrets(test).get("c-peer-tls").await?.data.unwrap_or_default();
-    let identity = (&data[certificate].0[..], &data[key].0[..]);
     let tls = stateward_etcd::Tls::new(&peers["peer-ca.crt"].0, Some(identity))?;
     let pod = test.pods_of("c").await?.pop().context("no pod")?;
     let name = format!("{}.c.{}.svc", pod.name_any(), test.namespace);
