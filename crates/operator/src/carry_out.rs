@@ -1,32 +1,33 @@
 //! Carrying out: effects in their order, each behind its guard. The first that fails ends the round.
 //!
-//! Independent neighbours (services and claims; then pods) go together, since each waits only for the API server. Before
-//! anything that cannot be taken back the EtcdCluster is read afresh: it must be the very version that was planned with.
+//! Independent neighbours (services and claims; then pods) go together, since each waits only for the API server.
 
 mod dry_run;
+mod guards;
 mod objects;
 mod on_etcd;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::{Api, ResourceExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 use stateward_api::etcd_backup::ObjectName;
 use stateward_api::etcd_restore::EtcdRestoreSpec;
 use stateward_api::{EtcdCluster, EtcdRestore, names};
+use stateward_plan::etcd::guard::{Guard, precondition};
 use stateward_plan::etcd::manifests::{self, launch};
 use stateward_plan::etcd::{Effect, Intent, Launch, MemberName, Stop, TlsStage, Uid};
 
 use crate::Shared;
 use crate::caches::Key;
 use crate::metrics::EffectLabel;
-use crate::observe::{Observed, is_owned};
+use crate::observe::Observed;
 use crate::tls;
+pub(crate) use guards::{Seen, pods, refuses_record};
 use objects::is_code;
 
 /// Why an effect was not carried out.
@@ -92,8 +93,8 @@ pub(crate) struct Hands<'a> {
     pub(crate) cluster: &'a EtcdCluster,
     pub(crate) intent: &'a Intent,
     pub(crate) observed: &'a Observed,
-    /// The EtcdCluster was written in this round, so it is known to be the newest.
-    pub(crate) fresh: bool,
+    /// The EtcdCluster as it was last read or written in this round.
+    pub(crate) seen: Seen,
 }
 
 /// Effects of the same group go together.
@@ -118,19 +119,6 @@ fn group(effect: &Effect) -> Group {
     }
 }
 
-/// It must not rest on an old view of the EtcdCluster: it destroys something, begins a cluster, or brings a member back
-/// into one that may have been replaced meanwhile.
-fn needs_fresh_view(effect: &Effect) -> bool {
-    let begins = matches!(
-        effect,
-        Effect::CreatePod {
-            launch: Launch::Seed { .. } | Launch::Static { .. } | Launch::Sealed,
-            ..
-        }
-    );
-    effect.is_destructive() || begins
-}
-
 /// How much earlier the first by name of several members that begin a cluster together is started. At its very first start
 /// etcd asks its peers by the order of their names whether it has been there before, for up to a second each. Peers that open
 /// their ports in the same moment serve nobody yet and hold each other up for seconds; the first, when a little ahead, finds
@@ -152,10 +140,10 @@ fn first_member(effect: &Effect) -> Option<&MemberName> {
 impl Hands<'_> {
     /// Carries all out. The error names the effect that failed.
     pub(crate) async fn carry_out(&self, effects: &[Effect]) -> Result<(), (Effect, Failure)> {
-        if let Some(effect) = effects.iter().find(|effect| needs_fresh_view(effect))
-            && !self.fresh
-        {
-            self.look_afresh().await.map_err(|failure| (effect.clone(), failure))?;
+        for effect in effects {
+            self.must_be_planned_with(effect)
+                .await
+                .map_err(|failure| (effect.clone(), failure))?;
         }
         for together in effects.chunk_by(|a, b| group(a) == group(b) && group(a) != Group::Alone) {
             let ahead = together.iter().filter_map(first_member).min();
@@ -178,7 +166,15 @@ impl Hands<'_> {
             return Err(Failure::GuardFailed("another operator leads".into()));
         }
         tracing::debug!(cluster = %self.key, "about to {effect}");
-        self.act(effect).await?;
+        let guards = self.guards(effect);
+        // What is about Secrets evaluates them with what it reads itself, and writes with the versions of that.
+        if !matches!(
+            effect,
+            Effect::IssueCertificates { .. } | Effect::TrustAuthorities { .. }
+        ) {
+            self.must_hold(&guards).await?;
+        }
+        self.act(effect, &guards).await?;
         if !matches!(effect, Effect::Tell(_)) {
             tracing::info!(cluster = %self.key, "done: {effect}");
         }
@@ -187,25 +183,9 @@ impl Hands<'_> {
         Ok(())
     }
 
-    /// A quorum read of the EtcdCluster: it must be the one that was planned with.
-    async fn look_afresh(&self) -> Result<(), Failure> {
-        let now = self.api::<EtcdCluster>().get_opt(&self.key.name).await?;
-        let same = now.as_ref().is_some_and(|now| {
-            now.metadata.uid == self.cluster.metadata.uid
-                && now.metadata.resource_version == self.cluster.metadata.resource_version
-        });
-        if let Some(now) = now {
-            self.shared.put_cluster(self.key, now);
-        }
-        if same {
-            Ok(())
-        } else {
-            Err(Failure::GuardFailed("the EtcdCluster has changed meanwhile".into()))
-        }
-    }
-
-    async fn act(&self, effect: &Effect) -> Result<(), Failure> {
+    async fn act(&self, effect: &Effect, guards: &[Guard]) -> Result<(), Failure> {
         let caches = &self.shared.caches;
+        let precondition = precondition(guards);
         match effect {
             Effect::ApplyPeerService => {
                 self.apply(manifests::peer_service(self.cluster), &caches.services)
@@ -226,13 +206,7 @@ impl Hands<'_> {
                 version,
                 tls,
             } => {
-                if launch.ends_the_old_cluster() {
-                    self.must_be_alone(member).await?;
-                }
                 let trusts = self.observed.trusts.as_ref();
-                if let Some(trusts) = trusts {
-                    tls::must_still_be_trusted(self.shared, self.key, self.cluster, trusts).await?;
-                }
                 let image = &self.shared.config.agent_image;
                 let pod = manifests::pod(self.cluster, self.intent, member, launch, version, *tls, trusts, image);
                 let pod = self.shared.platform.adapt(&self.shared.client, pod).await?;
@@ -246,7 +220,7 @@ impl Hands<'_> {
                 version,
                 tls,
             } => self.try_pod(member, launch, version, *tls).await,
-            Effect::CheckNodesEnded { nodes } => self.must_have_ended(nodes).await,
+            Effect::CheckNodesEnded { .. } => Ok(()), // Its guard has looked.
             Effect::SealPod { member, uid } => self.seal(member, uid).await,
             Effect::RelabelPod { member, uid } => {
                 let pod = self.known_pod(member, uid)?;
@@ -259,20 +233,11 @@ impl Hands<'_> {
                     Stop::Force => DeleteParams::default().grace_period(0),
                     Stop::Restart | Stop::Gone | Stop::Hibernate | Stop::Replaced => DeleteParams::default(),
                 };
-                let version = match how {
-                    // A pod that was seen not to run may run by now.
-                    Stop::Restart => self.observed.pod_versions.get(member).cloned(),
-                    Stop::Gone | Stop::Hibernate | Stop::Replaced | Stop::Force => None,
-                };
+                let version = self.observed.pod_versions.get(member).cloned();
+                let version = version.filter(|_| precondition.unmodified);
                 self.delete(&member.0, uid, version, params, &caches.pods).await
             }
-            Effect::DeleteClaim { member, uid, cluster } => {
-                self.must_be_out(member, *cluster).await?;
-                self.delete(&member.0, uid, None, DeleteParams::background(), &caches.claims)
-                    .await
-            }
-            Effect::DeleteUnstartedClaim { member, uid, cluster } => {
-                self.must_be_unstarted(member, *cluster).await?;
+            Effect::DeleteClaim { member, uid, .. } | Effect::DeleteUnstartedClaim { member, uid, .. } => {
                 self.delete(&member.0, uid, None, DeleteParams::background(), &caches.claims)
                     .await
             }
@@ -289,12 +254,13 @@ impl Hands<'_> {
                 self.shared.events.tell(self.cluster, note);
                 Ok(())
             }
-            Effect::IssueCertificates { next } => Ok(tls::issue(self.shared, self.key, self.cluster, *next).await?),
+            Effect::IssueCertificates { next } => {
+                Ok(tls::issue(self.shared, self.key, self.cluster, self.intent, *next).await?)
+            }
             Effect::RequestCertificates => Ok(tls::request(self.shared, self.key, self.cluster).await?),
             Effect::RenewAuthority => Ok(tls::renew_authority(self.shared, self.key, self.cluster).await?),
             Effect::TrustAuthorities { authorities } => {
-                let world = &self.observed.world;
-                Ok(tls::trust(self.shared, self.key, self.cluster, world, authorities).await?)
+                Ok(tls::trust(self.shared, self.key, self.cluster, self.intent, authorities, guards).await?)
             }
             Effect::TakeBackup { name, version } => match manifests::upgrade_backup(self.cluster, name, version) {
                 Some(backup) => self.apply_backup(backup).await,
@@ -311,48 +277,6 @@ impl Hands<'_> {
             Effect::RequestRestore { name, backup } => self.request_restore(name, backup).await,
             _ => self.act_on_etcd(effect).await,
         }
-    }
-
-    /// The member's pod and claim are those that the decision rests on, or are still not there.
-    async fn must_rest_on(&self, member: &MemberName, pod: Option<&Uid>, claim: Option<&Uid>) -> Result<(), Failure> {
-        let (pods, claims) = (self.api::<Pod>(), self.api::<PersistentVolumeClaim>());
-        let (pod_now, claim_now) = futures::try_join!(pods.get_opt(&member.0), claims.get_opt(&member.0))?;
-        let same = |uid: Option<&Uid>, now: Option<String>| uid.map(|uid| uid.0.as_str()) == now.as_deref();
-        if !same(pod, pod_now.and_then(|pod| pod.metadata.uid)) {
-            return Err(Failure::GuardFailed(format!("the pod of {member} is another one now")));
-        }
-        if !same(claim, claim_now.and_then(|claim| claim.metadata.uid)) {
-            return Err(Failure::GuardFailed(format!(
-                "the claim of {member} is another one now"
-            )));
-        }
-        Ok(())
-    }
-
-    /// No pod of another member is there, past all caches: a new cluster never starts beside the old one.
-    async fn must_be_alone(&self, member: &MemberName) -> Result<(), Failure> {
-        let ours = ListParams::default().labels(&names::selector_text(&self.key.name));
-        for pod in self.api::<Pod>().list(&ours).await? {
-            if is_owned(&pod.metadata, &self.intent.uid.0) && pod.metadata.name.as_ref() != Some(&member.0) {
-                let name = pod.name_any();
-                self.shared.caches.pods.put(pod);
-                return Err(Failure::GuardFailed(format!("the pod {name} is still there")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Nodes that were seen deleted or out of service still are, past all caches.
-    async fn must_have_ended(&self, nodes: &BTreeSet<String>) -> Result<(), Failure> {
-        let all = Api::<Node>::all(self.shared.client.clone());
-        let all = all.list(&ListParams::default()).await?;
-        for name in nodes {
-            let node = all.items.iter().find(|node| node.metadata.name.as_ref() == Some(name));
-            if crate::fate::end(node).is_none() {
-                return Err(Failure::GuardFailed(format!("the node {name} is back")));
-            }
-        }
-        Ok(())
     }
 
     /// An EtcdRestore of this cluster's own, which goes with it.

@@ -12,12 +12,13 @@ use rand::Rng;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_cluster::{EtcdClusterStatus, TlsStatus};
 use stateward_api::{EtcdCluster, names};
+use stateward_plan::etcd::guard::record_guards;
 use stateward_plan::etcd::{Intent, LATER, plan, status};
 use tokio::sync::Notify;
 
 use crate::Shared;
 use crate::caches::Key;
-use crate::carry_out::{Failure, Hands};
+use crate::carry_out::{Failure, Hands, Seen, refuses_record};
 use crate::metrics::{End, EndLabel};
 use crate::observe::{Memory, observe};
 
@@ -180,16 +181,15 @@ impl ClusterLoop {
         // What later decisions rest on is written before the step that depends on it; mere words need not hold it up.
         let first = plan.record != record;
         let mut cluster = cluster;
-        let mut fresh = false;
-        if let Some(begun) = plan.record.begins_restore(&record)
-            && !crate::restore::is_still_asked_for(&shared, &self.key, begun).await?
-        {
-            tracing::info!(cluster = %self.key, "not done: EtcdRestore {} is gone", begun.name);
+        let mut seen = Seen::default();
+        let guards = record_guards(&record, &plan.record);
+        if let Some(why) = refuses_record(&shared, &self.key, &cluster, &intent, &guards).await? {
+            tracing::info!(cluster = %self.key, "not recorded: {why}");
             return Ok(self.refused_for_now(Some(Duration::from_millis(20))));
         }
         if first && let Some(written) = self.write_status(&cluster, &old, new.clone()).await? {
+            seen = Seen::written(&written);
             cluster = Arc::new(written);
-            fresh = true;
         }
         let hands = Hands {
             shared: &shared,
@@ -197,7 +197,7 @@ impl ClusterLoop {
             cluster: &cluster,
             intent: &intent,
             observed: &observed,
-            fresh,
+            seen,
         };
         let result = hands.carry_out(&plan.effects).await;
         let mut held_back = None;

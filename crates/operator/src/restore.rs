@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt};
 use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
 use stateward_plan::agent::Agent;
-use stateward_plan::etcd::{BackupPoint, RestoreRequest, Restoring};
+use stateward_plan::etcd::{BackupPoint, RestoreRequest, Uid};
 use stateward_plan::restore::{Effect, World, plan, request};
 use tokio::sync::Notify;
 
@@ -71,10 +71,36 @@ pub(crate) fn requests(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Vec
         .collect()
 }
 
-/// An EtcdRestore that was deleted meanwhile, which a watch may tell late, replaces no cluster.
-pub(crate) async fn is_still_asked_for(shared: &Shared, key: &Key, begun: &Restoring) -> Result<bool, kube::Error> {
-    let now = look_afresh(shared, key, &begun.name, &begun.uid.0).await?;
-    Ok(now.is_some())
+/// The UID of an EtcdRestore that may be taken up at this moment, which a watch may tell late. `None`: it is gone, being
+/// deleted, or complete.
+pub(crate) async fn now(
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+    name: &str,
+) -> Result<Option<Uid>, kube::Error> {
+    let known = shared.caches.restores.named(key, name);
+    let uid = known.and_then(|known| known.metadata.uid.clone()).unwrap_or_default();
+    let now = look_afresh(shared, key, name, &uid).await?;
+    Ok(now.and_then(|now| request(&now, cluster)).map(|request| request.uid))
+}
+
+/// The EtcdRestores of a cluster that a user made and that are not complete, past all caches. Clusters do not wait for the
+/// cache of EtcdRestores, since an operator may have no permission to list them: then there are none for it. What is found is
+/// not put into the cache: the watch tells of it, and wakes its loop.
+pub(crate) async fn waiting(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Result<Vec<String>, kube::Error> {
+    let api: Api<EtcdRestore> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let restores = match api.list(&ListParams::default()).await {
+        Ok(restores) => restores.items,
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let waits = |restore: &&EtcdRestore| {
+        restore.cluster_name() == key.name
+            && restore.metadata.deletion_timestamp.is_none()
+            && request(restore, cluster).is_some_and(|request| !request.recovery)
+    };
+    Ok(restores.iter().filter(waits).map(ResourceExt::name_any).collect())
 }
 
 /// A quorum read of an EtcdRestore, which the cache takes in. `None`: it is gone, going, or another one by now.

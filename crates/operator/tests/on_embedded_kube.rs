@@ -6,9 +6,10 @@ use embedded_kube::Cluster;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
-use stateward_api::EtcdCluster;
+use stateward_api::{EtcdCluster, EtcdRestore};
 use stateward_operator::{Config, Election, run};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -197,5 +198,117 @@ async fn one_operator_leads_and_the_next_takes_over() {
     })
     .await;
     third.stop().await;
+    kube.stop().await;
+}
+
+/// Allows the user `operator` everything but EtcdRestores.
+async fn allow_all_but_restores(client: &Client) {
+    let role = serde_json::json!({
+        "metadata": {"name": "operator"},
+        "rules": [
+            {
+                "apiGroups": [
+                    "", "policy", "coordination.k8s.io", "apiextensions.k8s.io", "events.k8s.io", "storage.k8s.io",
+                ],
+                "resources": ["*"], "verbs": ["*"],
+            },
+            {
+                "apiGroups": ["etcd.database.coreos.com"],
+                "resources": ["etcdclusters", "etcdclusters/status", "etcdbackups", "etcdbackups/status"], "verbs": ["*"],
+            },
+        ],
+    });
+    let role: ClusterRole = serde_json::from_value(role).expect("a ClusterRole");
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    roles.create(&PostParams::default(), &role).await.expect("made");
+    bind_everywhere(client, "operator").await;
+}
+
+async fn bind_everywhere(client: &Client, role: &str) {
+    let text = serde_json::json!({
+        "metadata": {"name": role},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "operator"}],
+    });
+    let binding: ClusterRoleBinding = serde_json::from_value(text).expect("a ClusterRoleBinding");
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    bindings.create(&PostParams::default(), &binding).await.expect("made");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_may_not_see_restores_begins_clusters() {
+    let kube = Cluster::start().await.expect("an embedded Kubernetes");
+    let client = kube.client();
+    allow_all_but_restores(&client).await;
+    let operator = Operator::start(kube.client_as("operator", &[]), None);
+    apply(&client, "demo").await;
+    until("the first pod", async || list::<Pod>(&client).await.pop()).await;
+    operator.stop().await;
+    kube.stop().await;
+}
+
+/// The watch of EtcdRestores shows nothing: it is refused, while one namespace's may be listed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_does_not_begin_empty_beside_a_restore_that_no_watch_has_shown() {
+    let kube = Cluster::start().await.expect("an embedded Kubernetes");
+    let client = kube.client();
+    allow_all_but_restores(&client).await;
+    let text = serde_json::json!({
+        "metadata": {"name": "restores"},
+        "rules": [{
+            "apiGroups": ["etcd.database.coreos.com"],
+            "resources": ["etcdrestores", "etcdrestores/status"], "verbs": ["*"],
+        }],
+    });
+    let role: ClusterRole = serde_json::from_value(text).expect("a ClusterRole");
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    roles.create(&PostParams::default(), &role).await.expect("made");
+    let text = serde_json::json!({
+        "metadata": {"name": "restores"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "restores"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "operator"}],
+    });
+    let binding: RoleBinding = serde_json::from_value(text).expect("a RoleBinding");
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), "default");
+    bindings.create(&PostParams::default(), &binding).await.expect("made");
+
+    // given an EtcdRestore and its EtcdCluster, applied together
+    let operator = Operator::start(kube.client_as("operator", &[]), None);
+    let text = serde_json::json!({
+        "apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdRestore",
+        "metadata": {"name": "demo"},
+        "spec": {"etcdCluster": {"name": "demo"}, "backupRef": {"name": "nightly"}},
+    });
+    let restore: EtcdRestore = serde_json::from_value(text).expect("an EtcdRestore");
+    let restores: Api<EtcdRestore> = Api::namespaced(client.clone(), "default");
+    until("the EtcdRestore to be taken", async || {
+        restores.create(&PostParams::default(), &restore).await.ok()
+    })
+    .await;
+    apply(&client, "demo").await;
+
+    // when the operator has decided to begin the cluster
+    let clusters: Api<EtcdCluster> = Api::namespaced(client.clone(), "default");
+    until("the record of the first member", async || {
+        clusters.get("demo").await.ok()?.status?.bootstrap
+    })
+    .await;
+
+    // then it does not, and says why as soon as the watch shows the EtcdRestore
+    bind_everywhere(&client, "restores").await;
+    until("the status to say so", async || {
+        let status = clusters.get("demo").await.ok()?.status?;
+        status.waiting.contains("EtcdRestore demo").then_some(())
+    })
+    .await;
+    assert!(list::<Pod>(&client).await.is_empty());
+
+    // and without it, it begins
+    restores
+        .delete("demo", &kube::api::DeleteParams::default())
+        .await
+        .expect("deleted");
+    until("the first pod", async || list::<Pod>(&client).await.pop()).await;
+    operator.stop().await;
     kube.stop().await;
 }

@@ -57,22 +57,15 @@ impl Sim<'_> {
         })
     }
 
-    pub(crate) fn compare_again(
-        &self,
-        cluster: ClusterId,
-        hashes: &BTreeMap<MemberId, DataHash>,
-    ) -> Result<(), Refused> {
-        let line = self.data_of(self.leader_for_operator(cluster)?).map(Data::line);
-        for (id, was) in hashes {
-            let process = line
-                .and_then(|line| self.process_of(line, *id))
-                .filter(|process| self.operator_reaches(*process))
-                .ok_or("no member that could be compared answers")?;
-            if self.hash_of(process) != Some(*was) {
-                return Err("refused: its data is not what was compared".into());
-            }
-        }
-        Ok(())
+    /// The hashes of these members' data, of those that the operator reaches.
+    pub(crate) fn hashes_of(&self, cluster: ClusterId, ids: &[MemberId]) -> BTreeMap<MemberId, DataHash> {
+        let leader = self.leader_for_operator(cluster).ok();
+        let line = leader.and_then(|leader| self.data_of(leader)).map(Data::line);
+        let hash = |id: &MemberId| {
+            let process = self.process_of(line?, *id)?;
+            Some((*id, self.hash_of(process).filter(|_| self.operator_reaches(process))?))
+        };
+        ids.iter().filter_map(hash).collect()
     }
 
     pub(crate) fn disarm(&mut self, cluster: ClusterId, id: MemberId, alarm: Alarm) -> Result<(), Refused> {

@@ -2,63 +2,25 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{ClusterId, Effect, Intent, Launch, LaunchKind, MemberName, Pod, Stop, Storage, Uid, World};
+use stateward_plan::etcd::guard::precondition;
+use stateward_plan::etcd::{Effect, Intent, Launch, LaunchKind, MemberName, Pod, Stop, Storage, Uid, World};
 
-use crate::etcd::peer_url;
+use crate::guards::Seen;
 use crate::kube::Cluster;
 use crate::queue::{Event, stamp};
 use crate::sim::Sim;
 
 impl Sim<'_> {
-    pub(crate) fn carry_out(&mut self, cluster: &Rc<Cluster>, world: &World, effect: &Effect) -> Result<(), String> {
-        if effect.is_destructive() {
-            self.still_wanted(cluster)?;
-        }
-        // So is it before a first member starts: the record of this moment must not say that the cluster has begun.
-        if let Effect::CreatePod {
-            launch: Launch::Seed { .. } | Launch::Static { .. },
-            ..
-        } = effect
-            && self.subject.guards
-        {
-            self.still_wanted(cluster)?;
-            let now = self
-                .kube
-                .now
-                .cluster
-                .as_ref()
-                .and_then(|now| now.record.bootstrap.as_ref());
-            if now.is_some_and(|bootstrap| bootstrap.cluster.is_some()) {
-                return Err("refused: the cluster has begun".into());
-            }
-        }
-        // A member comes back only into the cluster that it was in: not while, or after, that one was replaced.
-        if let Effect::CreatePod {
-            launch: Launch::Sealed, ..
-        } = effect
-            && self.subject.guards
-            && self.kube.now.cluster.as_ref().map(|now| &now.record.restore) != Some(&cluster.record.restore)
-        {
-            return Err("refused: the cluster is replaced by one from a backup".into());
-        }
-        // A new cluster starts only when no other member is left, past all caches.
-        if let Effect::CreatePod { member, launch, .. } = effect
-            && launch.ends_the_old_cluster()
-            && self.subject.guards
-        {
-            let mut pods = self.kube.now.pods.values();
-            if pods.any(|pod| pod.owner == cluster.id && pod.name != *member) {
-                return Err("refused: another member's pod is still there".into());
-            }
-        }
-        // A pod is made to trust what the Secrets say at that moment.
-        if let Effect::CreatePod { .. } = effect
-            && self.subject.guards
-            && self.kube.now.secrets.as_ref().map(|secrets| &secrets.bundle)
-                != world.trust.as_ref().map(|trust| &trust.bundle)
-        {
-            return Err("refused: the Secrets say by now that others are trusted".into());
-        }
+    pub(crate) fn carry_out(
+        &mut self,
+        cluster: &Rc<Cluster>,
+        world: &World,
+        effect: &Effect,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        let guards = self.guards(cluster, world, effect);
+        self.must_hold(cluster, &guards, seen)?;
+        let precondition = precondition(&guards);
         let intent = &cluster.intent;
         match effect {
             Effect::ApplyPeerService => {
@@ -87,6 +49,7 @@ impl Sim<'_> {
             } => {
                 takes(intent)?;
                 self.check_launch(cluster, launch, member);
+                self.check_nothing_is_awaited(cluster.id, launch, member);
                 self.check_not_replaced(cluster.id, member);
                 let shown = Pod {
                     uid: Uid(String::new()),
@@ -118,8 +81,8 @@ impl Sim<'_> {
                 Ok(())
             }
             Effect::TryPod { .. } => takes(intent),
-            Effect::SealPod { member, uid } => {
-                let id = self.pod_is_still(member, uid)?;
+            Effect::SealPod { member, .. } => {
+                let id = self.pod_for(member, world, &precondition)?.id;
                 self.patched(id);
                 self.kube.change_pod(id, |pod| {
                     pod.launch = Launch::Sealed;
@@ -127,60 +90,35 @@ impl Sim<'_> {
                 });
                 Ok(())
             }
-            Effect::CheckNodesEnded { nodes } => {
-                let back = nodes.iter().find(|node| !self.kube.now.ended_nodes.contains_key(*node));
-                match back.filter(|_| self.subject.guards) {
-                    Some(node) => Err(format!("refused: {node} is back")),
-                    None => Ok(()),
-                }
-            }
-            Effect::RelabelPod { member, uid } => {
-                let id = self.pod_is_still(member, uid)?;
+            Effect::CheckNodesEnded { .. } => Ok(()), // Its guard has looked.
+            Effect::RelabelPod { member, .. } => {
+                let id = self.pod_for(member, world, &precondition)?.id;
                 let metadata = intent.metadata.clone();
                 self.kube.change_pod(id, |pod| pod.shown.metadata = metadata);
                 Ok(())
             }
-            Effect::DeletePod { member, uid, how } => {
-                if self.subject.guards {
-                    self.pod_is_still(member, uid)?;
-                    // The precondition of the deletion names the resource version too: a pod that has meanwhile begun to
-                    // run is not the one that the decision rests on.
-                    let seen = world.pods.get(member);
-                    let now = self.kube.now.pods.get(member).map(|pod| &pod.shown);
-                    if *how == Stop::Restart && seen != now {
-                        return Err("409: the pod has been modified".into());
+            Effect::DeletePod { member, how, .. } => {
+                if self.kube.now.pods.contains_key(member) {
+                    self.pod_for(member, world, &precondition)?;
+                    self.check_stop(world, member, *how);
+                    if *how == Stop::Restart {
+                        self.check_successor(intent, world, member);
                     }
+                    self.delete_pod(member, Some(*how));
                 }
-                if *how == Stop::Restart {
-                    self.check_successor(intent, world, member);
-                }
-                self.delete_pod(member, Some(*how));
                 Ok(())
             }
-            Effect::DeleteClaim {
-                member,
-                uid,
-                cluster: of,
-            }
-            | Effect::DeleteUnstartedClaim {
-                member,
-                uid,
-                cluster: of,
-            } => {
-                if self.subject.guards {
-                    self.claim_is_still(member, uid)?;
-                    match effect {
-                        Effect::DeleteClaim { .. } => self.is_out_of_the_list(member, *of)?,
-                        _ => self.lists_unstarted(member, *of)?,
-                    }
+            Effect::DeleteClaim { member, uid, .. } | Effect::DeleteUnstartedClaim { member, uid, .. } => {
+                if self.kube.now.claims.contains_key(member) {
+                    self.claim_for(member, &precondition)?;
+                    self.check_claim_deletion(world, effect, member, cluster.id);
+                    self.check_claim_is_not_kept(member, uid);
+                    self.delete_claim(member);
                 }
-                self.check_claim_deletion(member, cluster.id);
-                self.check_claim_is_not_kept(member, uid);
-                self.delete_claim(member);
                 Ok(())
             }
-            Effect::GrowClaim { member, uid, bytes } => {
-                self.claim_is_still(member, uid)?;
+            Effect::GrowClaim { member, bytes, .. } => {
+                self.claim_for(member, &precondition)?;
                 let bytes = *bytes;
                 self.kube.change_claim(member, |claim| claim.shown.requested = bytes);
                 Ok(())
@@ -201,17 +139,8 @@ impl Sim<'_> {
                 member,
                 id,
                 cluster: of,
-                pod,
-                claim,
+                ..
             } => {
-                if self.subject.guards {
-                    let has = |is: Option<Uid>, was: &Option<Uid>| is.as_ref() == was.as_ref();
-                    let pod_now = self.kube.now.pods.get(member).map(|pod| pod.shown.uid.clone());
-                    let claim_now = self.kube.now.claims.get(member).map(|claim| claim.shown.uid.clone());
-                    if !has(pod_now, pod) || !has(claim_now, claim) {
-                        return Err("refused: its pod or claim is another one by now".into());
-                    }
-                }
                 self.check_removal(cluster, world, member, *id);
                 self.remove_member(*of, *id)?;
                 self.tell(|| format!("etcd: {member} is out of the list"));
@@ -236,8 +165,7 @@ impl Sim<'_> {
             Effect::Compact { cluster: of } | Effect::Defragment { cluster: of, .. } => {
                 self.leader_for_operator(*of).map(drop)
             }
-            Effect::CompareAgain { hashes, cluster: of } if self.subject.guards => self.compare_again(*of, hashes),
-            Effect::CompareAgain { .. } => Ok(()),
+            Effect::CompareAgain { .. } => Ok(()), // Its guard has compared.
             Effect::Disarm { id, alarm, cluster: of } => self.disarm(*of, *id, *alarm),
             Effect::EnableDowngrade { to, cluster: of } => {
                 self.leader_for_operator(*of)?;
@@ -252,56 +180,12 @@ impl Sim<'_> {
                 Ok(())
             }
             Effect::RenewAuthority => self.renew_authority(cluster),
-            Effect::TrustAuthorities { authorities } => self.trust_authorities(cluster, world, authorities),
-            Effect::IssueCertificates { .. } => self.issue_certificates(cluster),
-            Effect::RequestCertificates
-            | Effect::TakeBackup { .. }
-            | Effect::ApplyBackup
-            | Effect::DropBackup { .. }
-            | Effect::Tell(_) => Ok(()),
+            Effect::TrustAuthorities { authorities } => self.trust_authorities(cluster, authorities),
+            Effect::IssueCertificates { next } => self.issue_certificates(cluster, *next),
+            Effect::RequestCertificates | Effect::TakeBackup { .. } | Effect::ApplyBackup | Effect::Tell(_) => Ok(()),
+            Effect::DropBackup { .. } => self.drop_backup(&precondition),
             Effect::RequestRestore { name, .. } => self.request_restore(name),
         }
-    }
-
-    /// Before something is taken away the custom resource is read again, past all caches: the spec that the decision
-    /// rests on must still be the spec.
-    fn still_wanted(&self, cluster: &Cluster) -> Result<(), String> {
-        if !self.subject.guards {
-            return Ok(());
-        }
-        let now = self.kube.now.cluster.as_ref().ok_or("refused: the cluster is gone")?;
-        if now.id != cluster.id || now.intent.generation != cluster.intent.generation {
-            return Err("refused: the spec is another one by now".into());
-        }
-        Ok(())
-    }
-
-    fn pod_is_still(&self, member: &MemberName, uid: &Uid) -> Result<u32, String> {
-        let pod = self.kube.now.pods.get(member).ok_or("refused: the pod is gone")?;
-        if pod.shown.uid == *uid {
-            Ok(pod.id)
-        } else {
-            Err("refused: the pod is another one by now".into())
-        }
-    }
-
-    fn claim_is_still(&self, member: &MemberName, uid: &Uid) -> Result<(), String> {
-        match self.kube.now.claims.get(member) {
-            Some(claim) if claim.shown.uid == *uid => Ok(()),
-            Some(_) => Err("refused: the claim is another one by now".into()),
-            None => Err("refused: the claim is gone".into()),
-        }
-    }
-
-    fn is_out_of_the_list(&self, member: &MemberName, cluster: ClusterId) -> Result<(), String> {
-        let asked: Vec<_> = self.processes.keys().copied().collect();
-        let list = self.proven_list(&asked).filter(|list| list.cluster == cluster);
-        let list = list.ok_or("no quorum proves the list")?;
-        let url = peer_url(member);
-        if list.members.iter().any(|listed| listed.peer_urls.contains(&url)) {
-            return Err("refused: it is in the member list".into());
-        }
-        Ok(())
     }
 
     fn services(

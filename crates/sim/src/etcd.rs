@@ -379,20 +379,18 @@ impl Sim<'_> {
         })
     }
 
-    /// Every member that the operator reaches lists this one without a name, and one does.
-    pub(crate) fn lists_unstarted(&self, member: &MemberName, cluster: ClusterId) -> Result<(), Refused> {
-        let url = peer_url(member);
+    /// The lists of all members that the operator reaches.
+    pub(crate) fn lists_of(&self, cluster: ClusterId) -> Result<Vec<Conf>, Refused> {
         let reached = self.processes.keys().filter(|id| self.operator_reaches(**id));
-        let lists: Vec<_> = reached
+        let lists: Vec<Conf> = reached
             .filter_map(|id| self.data_of(*id))
             .filter(|data| data.cluster == cluster.0)
+            .map(|data| data.conf.as_ref().clone())
             .collect();
-        let unstarted = |listed: &Listed| listed.name.is_none() && listed.peer_urls.contains(&url);
-        if !lists.is_empty() && lists.iter().all(|data| data.conf.iter().any(unstarted)) {
-            Ok(())
-        } else {
-            Err("refused: it may have started".into())
+        if lists.is_empty() {
+            return Err("no member of that cluster answers".into());
         }
+        Ok(lists)
     }
 
     /// The leader that a request of the operator reaches, if it is of the right cluster.

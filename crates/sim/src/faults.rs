@@ -67,8 +67,7 @@ impl Sim<'_> {
                 if self.nodes[node].obeys() {
                     let back = self.dice.between(1000, 400_000);
                     self.tell(|| format!("fault: {} is cut off from the API for {back} ms", node_name(node)));
-                    self.nodes[node].cut_from_api = true;
-                    self.node_away(node);
+                    self.cut_from_api(node);
                     self.queue.at(self.now + back, Event::NodeBack(node));
                 }
             }
@@ -197,9 +196,8 @@ impl Sim<'_> {
         for node in 1..self.nodes.len() {
             if self.nodes[node].obeys() && self.dice.per_mille(600) {
                 zone.push(node_name(node));
-                self.nodes[node].cut_from_api = true;
+                self.cut_from_api(node);
                 self.nodes[node].side = 1;
-                self.node_away(node);
                 self.queue.at(back, Event::NodeBack(node));
             }
         }
@@ -344,8 +342,8 @@ impl Sim<'_> {
             .pods
             .values()
             .filter(|pod| {
-                // A kubelet that is cut off may start it as it was before.
-                let heard = pod.node.is_none_or(|node| self.nodes[node].obeys());
+                // A kubelet that has not heard of it yet may start it as it was before.
+                let heard = pod.heard_from <= self.now && pod.node.is_none_or(|node| self.nodes[node].obeys());
                 let sealed = pod.shown.launch == LaunchKind::Sealed && heard;
                 sealed || (pod.shown.launch == LaunchKind::Restore && is_restoring)
             })
@@ -482,7 +480,7 @@ impl Sim<'_> {
     }
 
     /// Somebody adds a learner of their own with etcdctl.
-    fn add_a_stranger(&mut self) {
+    pub(crate) fn add_a_stranger(&mut self) {
         let cluster = self.processes.keys().find_map(|id| Some(self.data_of(*id)?.cluster));
         let known = self
             .ledger

@@ -54,6 +54,7 @@ fn history(subject: &Subject, seed: u64, tell: bool) -> Outcome {
     let line = format!("{:?}", sim.profile);
     sim.tell(|| line);
     sim.create_cluster(intent);
+    sim.draw_first_restore(&mut Dice::new(seed ^ 0xbac_0ff));
     sim.wake_operator(0, 5);
     sim.queue.at(first, Event::Fault);
     while !sim.calm && sim.step(Ms::MAX) {}

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use jiff::Timestamp;
+use stateward_api::etcd_cluster::EtcdClusterStatus;
 use stateward_plan::etcd::{Claim, Intent, Launch, MemberName, NodeEnd, Pod, Record, Report, Services, Uid};
 
 use crate::queue::{Id, Ms};
@@ -16,7 +17,10 @@ pub(crate) struct Cluster {
     pub(crate) id: Id,
     pub(crate) version: u64,
     pub(crate) intent: Intent,
+    pub(crate) status: Rc<EtcdClusterStatus>,
+    /// What the status remembers, read from it.
     pub(crate) record: Record,
+    /// What it was last written from, for stories.
     pub(crate) report: Option<Report>,
 }
 
@@ -66,6 +70,14 @@ pub(crate) struct Shown {
     pub(crate) secrets: Option<Rc<crate::trust::Secrets>>,
 }
 
+/// An EtcdBackup of a certain name.
+#[derive(Clone, Copy)]
+pub(crate) struct BackupObject {
+    pub(crate) id: Id,
+    /// The cluster object that owns it; none: a user made it.
+    pub(crate) owner: Option<Id>,
+}
+
 /// How many past states a restarted operator may still be shown.
 const PAST: usize = 24;
 
@@ -74,6 +86,8 @@ pub(crate) struct Kube {
     pub(crate) now: Shown,
     /// Who owns the services and the budget, and what they are made of.
     pub(crate) services: Option<(Id, Services)>,
+    /// The EtcdBackup of the name that `spec.backup` keeps one under.
+    pub(crate) kept_backup: Option<BackupObject>,
     pub(crate) past: VecDeque<Shown>,
     /// Something changed since the operators were last told.
     pub(crate) changed: bool,

@@ -53,6 +53,19 @@ impl Sim<'_> {
         self.kube.change_pod(id, |pod| pod.heard_from = heard_from);
     }
 
+    /// A node's kubelet hears nothing from now on. What it was to hear until now it knows.
+    pub(crate) fn cut_from_api(&mut self, node: usize) {
+        let pods = self.kube.now.pods.values();
+        let heard = pods.filter(|pod| pod.node == Some(node) && pod.heard_from <= self.now);
+        for pod in heard.cloned().collect::<Vec<_>>() {
+            if let Some(known) = self.known.get_mut(&pod.id) {
+                *known = pod;
+            }
+        }
+        self.nodes[node].cut_from_api = true;
+        self.node_away(node);
+    }
+
     /// A kubelet changes the status of a pod. While it is cut off nobody hears of it.
     pub(crate) fn kubelet_says(&mut self, id: Id, change: impl Fn(&mut PodObject)) {
         if let Some(known) = self.known.get_mut(&id) {

@@ -10,6 +10,7 @@ mod dice;
 mod elsewhere;
 mod etcd;
 mod faults;
+mod guards;
 mod history;
 mod kube;
 mod kubelet;

@@ -23,9 +23,10 @@ struct Arguments {
     /// Stop after so many broken histories
     #[arg(long, default_value_t = 20)]
     enough: usize,
-    /// Run planners and drivers that are broken on purpose, and print which rule catches which
-    #[arg(long)]
-    mutants: bool,
+    /// Run planners and drivers that are broken on purpose, and print which rule catches which; with a text, only those that have
+    /// it in their name
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "")]
+    mutants: Option<String>,
 }
 
 /// Within so many histories each mutant must be caught.
@@ -36,8 +37,8 @@ fn main() -> ExitCode {
     if let Some(seed) = arguments.replay {
         return tell(seed);
     }
-    if arguments.mutants {
-        return mutants();
+    if let Some(text) = &arguments.mutants {
+        return mutants(text);
     }
     let start = Instant::now();
     let summary = run_many(&REAL, arguments.from, arguments.seeds, arguments.enough);
@@ -71,8 +72,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn mutants() -> ExitCode {
-    let table = Table::of(HISTORIES_OF_A_MUTANT);
+fn mutants(text: &str) -> ExitCode {
+    let table = Table::of(HISTORIES_OF_A_MUTANT, text, |line| eprintln!("{line}"));
     print!("{table}");
     let problems = table.problems();
     for problem in &problems {

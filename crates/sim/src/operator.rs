@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use stateward_plan::etcd::{Intent, MemberName, Plan, Record, World};
+use jiff::Timestamp;
+use stateward_api::etcd_cluster::EtcdClusterStatus;
+use stateward_plan::etcd::{Effect, Intent, KeptBackup, MemberName, Plan, Record, World, status};
 
-use crate::kube::{Cluster, Shown};
+use crate::guards::{Seen, version_of};
+use crate::kube::{Cluster, Shown, uid};
 use crate::proof::Watch;
-use crate::queue::{Event, Id, Ms, skewed};
+use crate::queue::{Event, Id, Ms, skewed, stamp};
+use crate::rules::name;
 use crate::sim::Sim;
 
 pub(crate) struct Operator {
@@ -22,6 +26,9 @@ pub(crate) struct Operator {
     pub(crate) cache: Shown,
     /// Its caches stand still until then.
     pub(crate) stale_until: Ms,
+    /// Its caches show no pods, or no claims, whatever is there.
+    pub(crate) blind_to_pods: bool,
+    pub(crate) blind_to_claims: bool,
     next_round: Ms,
     round: Option<Round>,
     names: u32,
@@ -40,8 +47,10 @@ struct Round {
     cluster: Rc<Cluster>,
     world: World,
     plan: Plan,
-    /// 0 is the status, then come the effects.
+    /// 0 is the record, then come the effects.
     step: usize,
+    /// The EtcdCluster as it was last read or written.
+    seen: Seen,
 }
 
 /// The slow resync.
@@ -49,10 +58,21 @@ const RESYNC: Ms = 20_000;
 
 impl Operator {
     /// Its round goes on to take a restore up.
-    #[cfg(test)]
     pub(crate) fn is_about_to_restore(&self) -> bool {
-        let round = self.round.as_ref().filter(|round| round.step == 0);
-        round.is_some_and(|round| round.plan.record.begins_restore(&round.cluster.record).is_some())
+        let record = self.next_record();
+        record.is_some_and(|(before, after)| after.begins_restore(before).is_some())
+    }
+
+    /// The record that its round goes on to write, after the one before.
+    pub(crate) fn next_record(&self) -> Option<(&Record, &Record)> {
+        let round = self.round.as_ref().filter(|round| round.step == 0)?;
+        Some((&round.cluster.record, &round.plan.record))
+    }
+
+    /// What its round goes on to do.
+    pub(crate) fn next_effect(&self) -> Option<&Effect> {
+        let round = self.round.as_ref()?;
+        round.plan.effects.get(round.step.checked_sub(1)?)
     }
 
     pub(crate) fn new(letter: char, skew: i64) -> Self {
@@ -63,6 +83,8 @@ impl Operator {
             epoch: 0,
             cache: Shown::default(),
             stale_until: 0,
+            blind_to_pods: false,
+            blind_to_claims: false,
             next_round: 0,
             round: None,
             names: 0,
@@ -231,14 +253,20 @@ impl Sim<'_> {
     }
 
     fn observe(&mut self, index: usize, cluster: &Cluster) -> World {
-        let cache = self.operators[index].cache.clone();
+        let mut cache = self.operators[index].cache.clone();
+        if self.operators[index].blind_to_pods {
+            cache.pods = Rc::default();
+        }
+        if self.operators[index].blind_to_claims {
+            cache.claims = Rc::default();
+        }
         let own = |owner: Id| owner == cluster.id;
         let mut world = World {
             fresh_names: self.fresh_names(index, cluster.intent.size + 1),
             fresh_token: format!("token-{}{}", self.operators[index].letter, self.operators[index].names),
             dead_nodes: cache.dead_nodes.as_ref().clone(),
             auth_enabled: Some(false),
-            secrets: Self::certificates_due(cluster.id, &cache.secrets),
+            secrets: self.certificates_due(cluster.id, &cache.secrets),
             ..World::default()
         };
         let mut asked = Vec::new();
@@ -261,6 +289,14 @@ impl Sim<'_> {
             Some(_) => world.conflicts.push("service demo".into()),
             None => {}
         }
+        world.kept_backup = match self.kube.kept_backup {
+            Some(backup) if backup.owner == Some(cluster.id) => KeptBackup::Ours {
+                uid: uid(backup.id),
+                hash: String::new(),
+            },
+            Some(_) => KeptBackup::Theirs,
+            None => KeptBackup::None,
+        };
         world.trust = self.observe_trust(cluster.id, &cache.secrets, &world, &asked);
         self.hear_elsewhere(&cluster.intent, &mut world, &mut asked);
         world.list = self.proven_list(&asked);
@@ -318,6 +354,7 @@ impl Sim<'_> {
             world,
             plan,
             step: 0,
+            seen: None,
         });
         let epoch = operator.epoch;
         let delay = self.dice.between(1, 20);
@@ -360,16 +397,20 @@ impl Sim<'_> {
             )
         };
         let what = match round.step.checked_sub(1) {
-            None => "write the status".to_owned(),
+            None => "write the record".to_owned(),
             Some(effect) => round.plan.effects[effect].to_string(),
         };
         let mut result = if lost {
             Err("503".to_owned())
         } else if let Some(effect) = round.step.checked_sub(1) {
-            let effect = round.plan.effects[effect].clone();
-            self.carry_out(&round.cluster, &round.world, &effect)
+            let effects = &round.plan.effects;
+            let first = if effect == 0 { effects.as_slice() } else { &[] };
+            self.must_be_planned_with(&round.cluster, &round.world, first, &mut round.seen)
+                .and_then(|()| self.carry_out(&round.cluster, &round.world, &effects[effect], &mut round.seen))
+        } else if round.plan.record != round.cluster.record {
+            self.write_status(&mut round)
         } else {
-            self.write_status(&round.cluster, &round.plan)
+            Ok(()) // Words alone come after what is done.
         };
         if answer_lost && result.is_ok() {
             result = Err("timed out (but it happened)".into());
@@ -386,6 +427,7 @@ impl Sim<'_> {
                 self.queue.at(self.now + delay, Event::Step(index, epoch));
             }
             Ok(()) => {
+                self.write_words(&mut round);
                 let wake = round.plan.wake.map_or(RESYNC, |wake: Duration| wake.as_millis() as Ms);
                 // An operator is never exactly on time.
                 let pause = wake + self.dice.between(1, 50 + 3 * wake);
@@ -394,6 +436,9 @@ impl Sim<'_> {
             Err(why) => {
                 let letter = self.operators[index].letter;
                 self.tell(|| format!("operator {letter} fails to {what}: {why}"));
+                if round.step > 1 {
+                    self.write_words(&mut round);
+                }
                 let pause = self.dice.between(100, 1000);
                 self.end_round(index, pause);
             }
@@ -406,27 +451,55 @@ impl Sim<'_> {
         self.wake_operator(index, at);
     }
 
-    /// The status goes first, and only onto the object it was read from.
-    fn write_status(&mut self, cluster: &Rc<Cluster>, plan: &Plan) -> Result<(), String> {
-        let current = self.kube.now.cluster.as_ref().ok_or("the cluster is gone")?;
-        if cluster.record == plan.record && cluster.report.as_ref() == Some(&plan.report) {
+    /// What later steps rest on goes first, and only onto the object it was read from.
+    fn write_status(&mut self, round: &mut Round) -> Result<(), String> {
+        let (cluster, plan) = (round.cluster.clone(), &round.plan);
+        let status = status::status(
+            &cluster.status,
+            &cluster.intent,
+            &plan.record,
+            &plan.report,
+            stamp(self.now),
+        );
+        if status == *cluster.status {
             return Ok(());
         }
-        if current.id != cluster.id || current.version != cluster.version {
+        let precondition = self.record_may_be_written(&cluster, &plan.record)?;
+        let current = self.kube.now.cluster.as_ref().ok_or("404: the cluster is gone")?;
+        if current.id != cluster.id || (precondition.unmodified && current.version != cluster.version) {
             return Err("409: the object has been modified".into());
         }
         if cluster.record.recovery.is_none() && plan.record.recovery.is_some() {
             self.check_recovery(&cluster.intent, plan.record.recovery.as_ref());
         }
-        self.still_asked_for(&cluster.record, &plan.record)?;
         self.check_restore_record(&cluster.intent, &cluster.record, &plan.record);
         self.note_times(&cluster.record, &plan.record);
-        let (record, report) = (plan.record.clone(), plan.report.clone());
-        if let Some(cluster) = self.kube.cluster_mut() {
-            cluster.record = record;
-            cluster.report = Some(report);
+        let (status, report) = (stored(&status)?, plan.report.clone());
+        let (kept, meant) = (status::record(&status), to_the_second(plan.record.clone()));
+        if kept != meant {
+            let what = format!("{meant:?} became {kept:?}");
+            self.break_rule(name::REMEMBERED, what);
+        }
+        if let Some(now) = self.kube.cluster_mut() {
+            now.record = kept;
+            now.status = Rc::new(status);
+            now.report = Some(report);
+            round.cluster = Rc::new(Cluster {
+                intent: cluster.intent.clone(),
+                ..now.clone()
+            });
+            round.seen = Some((self.now, Some(version_of(&round.cluster))));
         }
         Ok(())
+    }
+
+    /// Words alone can wait, and nothing rests on them.
+    fn write_words(&mut self, round: &mut Round) {
+        if round.plan.record == round.cluster.record
+            && let Err(why) = self.write_status(round)
+        {
+            self.tell(|| format!("the status is not written: {why}"));
+        }
     }
 
     /// The spec and record that the API holds now.
@@ -439,8 +512,27 @@ impl Sim<'_> {
     }
 }
 
-fn names_a_fresh_one(effect: &stateward_plan::etcd::Effect, fresh: &[MemberName]) -> bool {
-    use stateward_plan::etcd::Effect;
+/// What the API server keeps of a status: only what survives the way through JSON.
+fn stored(status: &EtcdClusterStatus) -> Result<EtcdClusterStatus, String> {
+    let text = serde_json::to_string(status).map_err(|error| error.to_string())?;
+    serde_json::from_str(&text).map_err(|error| format!("422: {error}"))
+}
+
+/// Kubernetes keeps times to the second.
+fn to_the_second(mut record: Record) -> Record {
+    let times = [
+        record.quorum_lost.as_mut(),
+        record.crash_replaced.as_mut().map(|replaced| &mut replaced.at),
+        record.defragmented.as_mut().map(|done| &mut done.scheduled),
+        record.old_claims.as_mut().map(|old| &mut old.served),
+    ];
+    for time in times.into_iter().flatten() {
+        *time = Timestamp::from_second(time.as_second()).unwrap_or(*time);
+    }
+    record
+}
+
+fn names_a_fresh_one(effect: &Effect, fresh: &[MemberName]) -> bool {
     match effect {
         Effect::CreatePod { member, .. } | Effect::CreateClaim { member } | Effect::AddMember { member, .. } => {
             fresh.contains(member)

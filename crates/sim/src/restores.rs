@@ -7,9 +7,10 @@ use std::rc::Rc;
 use stateward_api::etcd_restore::RestoreSource;
 use stateward_plan::etcd::{
     BackupPoint, ClusterId, Intent, Launch, Listed, MemberId, MemberName, Record, Recovery, RequestState,
-    RestoreRequest, RestoreStep, World,
+    RestoreRequest, RestoreStep, Restoring, Uid, World,
 };
 
+use crate::dice::Dice;
 use crate::etcd::{hash, peer_url};
 use crate::kube::uid;
 use crate::queue::{Event, Id, Ms, stamp};
@@ -145,6 +146,14 @@ impl Sim<'_> {
         }
     }
 
+    /// Some users apply an EtcdRestore together with their cluster; its backup is of an earlier one, without writes here.
+    pub(crate) fn draw_first_restore(&mut self, dice: &mut Dice) {
+        if self.profile.edits && dice.per_mille(60) {
+            let backup = self.take_backup();
+            self.ask_for_restore(backup, true);
+        }
+    }
+
     /// EtcdRestore control: proves backups while nothing is touched, and follows the cluster.
     pub(crate) fn tend_restores(&mut self) {
         let record = self.present().map(|(_, record)| record.clone()).unwrap_or_default();
@@ -243,29 +252,49 @@ impl Sim<'_> {
             .any(|restore| !restore.complete)
     }
 
-    /// A record is about to be written: a restore begins only from a proven backup, and each only once.
-    /// A restore is taken up only while its EtcdRestore is there, past all caches.
-    pub(crate) fn still_asked_for(&mut self, before: &Record, after: &Record) -> Result<(), String> {
-        let Some(begun) = after.begins_restore(before) else {
-            return Ok(());
-        };
-        if self
-            .kube
-            .now
-            .restores
-            .iter()
-            .any(|restore| uid(restore.id) == begun.uid)
-        {
-            return Ok(());
-        }
-        if self.subject.guards {
-            return Err("refused: the EtcdRestore is gone".into());
-        }
-        self.break_rule(name::RESTORE_ASKED, format!("{} is gone and is followed", begun.name));
-        Ok(())
+    /// The names of those that a cluster which has never been must not begin beside.
+    pub(crate) fn waiting_restores(&self) -> Vec<String> {
+        let restores = self.kube.now.restores.iter();
+        let waiting = restores.filter(|restore| !restore.recovery && !restore.complete);
+        waiting.map(|restore| restore.name.clone()).collect()
     }
 
+    /// One that may be taken up.
+    pub(crate) fn restore_of_name(&self, name: &str) -> Option<Uid> {
+        let mut restores = self.kube.now.restores.iter();
+        restores
+            .find(|restore| restore.name == name && !restore.complete)
+            .map(|restore| uid(restore.id))
+    }
+
+    /// A restore is taken up only while its EtcdRestore is there.
+    fn check_restore_is_asked_for(&mut self, begun: &Restoring) {
+        let mut restores = self.kube.now.restores.iter();
+        if !restores.any(|restore| uid(restore.id) == begun.uid) {
+            self.break_rule(name::RESTORE_ASKED, format!("{} is gone and is followed", begun.name));
+        }
+    }
+
+    /// A cluster is not begun empty while an EtcdRestore of it waits.
+    pub(crate) fn check_nothing_is_awaited(&mut self, owner: Id, launch: &Launch, member: &MemberName) {
+        let first = matches!(launch, Launch::Seed { .. } | Launch::Static { .. });
+        let has_begun = self.kube.now.pods.values().any(|pod| pod.owner == owner) || !self.ledger.founded.is_empty();
+        if !first || has_begun || owner != self.ledger.owner {
+            return;
+        }
+        if let Some(waiting) = self.waiting_restores().first() {
+            self.break_rule(
+                name::RESTORE_AWAITED,
+                format!("{member} begins empty, and EtcdRestore {waiting} waits"),
+            );
+        }
+    }
+
+    /// A record is about to be written: a restore begins only from a proven backup, and each only once.
     pub(crate) fn check_restore_record(&mut self, intent: &Intent, before: &Record, after: &Record) {
+        if let Some(begun) = after.begins_restore(before) {
+            self.check_restore_is_asked_for(begun);
+        }
         let (Some(new), old) = (&after.restore, &before.restore) else {
             return;
         };
@@ -408,7 +437,8 @@ impl Sim<'_> {
             return;
         }
         let writes = self.backups[backup_of(source)].writes.clone();
-        if !writes.is_subset(&has) {
+        let asked_for = self.backup_asked_for().unwrap_or_else(|| backup_of(source));
+        if !self.backups[asked_for].writes.is_subset(&has) {
             self.break_rule(name::RESTORE_WHOLE, format!("{member} lacks writes of the backup"));
         }
         let recovers = self.present().is_some_and(|(_, record)| {
@@ -452,6 +482,13 @@ impl Sim<'_> {
         self.ledger.consented = false;
         self.ledger.founded.insert(cluster);
         self.ledger.founders.insert(id);
+    }
+
+    /// The backup that the EtcdRestore which is followed names, while that one is there.
+    fn backup_asked_for(&self) -> Option<usize> {
+        let followed = self.present()?.1.restore.as_ref()?.uid.clone();
+        let mut restores = self.kube.now.restores.iter();
+        Some(restores.find(|restore| uid(restore.id) == followed)?.backup)
     }
 
     /// No member of the old cluster comes back after the new one has begun.

@@ -1,6 +1,7 @@
-//! What is being proven: a planner, and whether the driver keeps the guards.
+//! What is being proven: a planner, and which guard its driver does not keep.
 
 use jiff::Timestamp;
+use stateward_plan::etcd::guard::Kind;
 use stateward_plan::etcd::{Intent, Plan, Record, World};
 
 /// A planner and its driver.
@@ -10,8 +11,8 @@ pub struct Subject {
     pub name: &'static str,
     /// The decision.
     pub plan: fn(&Intent, &Record, &World, Timestamp) -> Plan,
-    /// The driver refuses destructive effects whose guard does not hold.
-    pub guards: bool,
+    /// The guard that the driver does not keep.
+    pub without: Option<Kind>,
     /// A rule that does not count: what else would catch this one?
     pub ignores: Option<&'static str>,
 }
@@ -20,6 +21,6 @@ pub struct Subject {
 pub const REAL: Subject = Subject {
     name: "the planner",
     plan: stateward_plan::etcd::plan,
-    guards: true,
+    without: None,
     ignores: None,
 };

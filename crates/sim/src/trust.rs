@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use stateward_plan::etcd::guard::{SecretNow, SecretRole};
 use stateward_plan::etcd::{Authority, Trust, World};
 
 use crate::kube::Cluster;
@@ -26,8 +27,8 @@ pub(crate) struct Secrets {
     /// The cluster object that they belong to.
     pub(crate) owner: Id,
     pub(crate) bundle: BTreeSet<Authority>,
-    issued: BTreeSet<Authority>,
-    wanted: BTreeSet<Authority>,
+    pub(crate) issued: BTreeSet<Authority>,
+    pub(crate) wanted: BTreeSet<Authority>,
     /// The traffic whose authority is to be replaced.
     renew: BTreeSet<&'static str>,
     /// The certificates come from elsewhere by the spec, and the Secrets for that are not there yet.
@@ -78,6 +79,13 @@ impl Sim<'_> {
         }
     }
 
+    /// Members are to have another authority.
+    pub(crate) fn ask_for_another_authority_of_members(&mut self) {
+        if let Some(secrets) = self.kube.secrets_mut() {
+            secrets.renew.insert(SIDES[0]);
+        }
+    }
+
     /// The user asks for another authority.
     pub(crate) fn ask_for_another_authority(&mut self) {
         if self.calm {
@@ -103,6 +111,29 @@ impl Sim<'_> {
         }
     }
 
+    /// Somebody else has brought a rotation to its end: everybody trusts and shows the new authority alone.
+    pub(crate) fn rotate_elsewhere(&mut self) {
+        let Some(secrets) = self.kube.secrets_mut() else { return };
+        secrets.make_authorities(&SIDES.into());
+        secrets.bundle.clone_from(&secrets.wanted);
+        secrets.issued.clone_from(&secrets.wanted);
+        let new = secrets.wanted.clone();
+        for process in self.processes.values_mut() {
+            process.trusts.clone_from(&new);
+            process.shows.clone_from(&new);
+        }
+    }
+
+    /// Somebody put the certificates of the authority before back into the Secrets.
+    pub(crate) fn hand_out_the_old_ones(&mut self) {
+        let Some(secrets) = self.kube.secrets_mut() else { return };
+        secrets.issued = secrets.bundle.difference(&secrets.wanted).cloned().collect();
+        let old = secrets.issued.clone();
+        for process in self.processes.values_mut() {
+            process.shows.clone_from(&old);
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn authorities_are_one(&self) -> Option<BTreeSet<Authority>> {
         let secrets = self.kube.now.secrets.as_ref()?;
@@ -110,14 +141,33 @@ impl Sim<'_> {
         one.then(|| secrets.wanted.clone())
     }
 
-    /// The Secrets of another kind are not there yet: they are to be made before anything else is done.
-    pub(crate) fn certificates_due(owner: Id, secrets: &Option<Rc<Secrets>>) -> stateward_plan::etcd::Secrets {
-        let mut own = secrets.iter().filter(|secrets| secrets.owner == owner);
-        if own.any(|secrets| secrets.absent) {
+    /// The Secrets that the spec asks for are not there yet, or not seen: they are to be made before anything else is done.
+    pub(crate) fn certificates_due(&self, owner: Id, shown: &Option<Rc<Secrets>>) -> stateward_plan::etcd::Secrets {
+        let own = |secrets: &&Rc<Secrets>| secrets.owner == owner;
+        let asked_for = self.kube.now.secrets.as_ref().is_some_and(|secrets| own(&secrets));
+        let seen = shown.as_ref().filter(own).is_some_and(|secrets| !secrets.absent);
+        if asked_for && !seen {
             stateward_plan::etcd::Secrets::Due { first: true }
         } else {
             stateward_plan::etcd::Secrets::Good
         }
+    }
+
+    /// What guards see of it: the Secret of members among each other, and that of members as servers.
+    pub(crate) fn secrets_now(&self, owner: Id) -> Vec<SecretNow> {
+        let Some(secrets) = self.kube.now.secrets.as_ref().filter(|secrets| secrets.owner == owner) else {
+            return Vec::new();
+        };
+        let of = |all: &BTreeSet<Authority>, side: &str| -> BTreeSet<Authority> {
+            all.iter().filter(|name| name.starts_with(side)).cloned().collect()
+        };
+        let secret = |role, side| SecretNow {
+            name: format!("demo-{side}tls"),
+            role,
+            bundle: of(&secrets.bundle, side),
+            issued: of(&secrets.issued, side),
+        };
+        vec![secret(SecretRole::Peer, SIDES[0]), secret(SecretRole::Server, SIDES[1])]
     }
 
     /// What an operator sees of it: the Secrets through its cache, the members' certificates by asking them.
@@ -169,50 +219,30 @@ impl Sim<'_> {
     pub(crate) fn trust_authorities(
         &mut self,
         cluster: &Cluster,
-        world: &World,
         authorities: &BTreeSet<Authority>,
     ) -> Result<(), String> {
         let now = self.now;
-        let pods = self.kube.now.pods.values().filter(|pod| pod.owner == cluster.id);
-        let unseen = pods
-            .filter(|pod| world.pods.get(&pod.name).is_none_or(|seen| seen.uid != pod.shown.uid))
-            .count();
-        let guards = self.subject.guards;
         let secrets = self.own_secrets(cluster)?;
-        let drops = !secrets.bundle.is_subset(authorities);
-        if guards && (!secrets.issued.is_subset(authorities) || (drops && unseen > 0)) {
-            return Err("refused: somebody still needs what is dropped".into());
-        }
         secrets.bundle.clone_from(authorities);
         secrets.changed = now;
         Ok(())
     }
 
-    pub(crate) fn issue_certificates(&mut self, cluster: &Cluster) -> Result<(), String> {
+    /// Makes what is missing; with `next`, hands out certificates of another authority.
+    pub(crate) fn issue_certificates(&mut self, cluster: &Cluster, next: bool) -> Result<(), String> {
         let now = self.now;
-        let guards = self.subject.guards;
         let secrets = self.own_secrets(cluster)?;
         if secrets.absent {
             // What members show is handed out on; the new authority comes by steps.
             secrets.absent = false;
             secrets.make_authorities(&SIDES.into());
-            if !guards {
-                secrets.bundle.clone_from(&secrets.wanted);
-                secrets.issued.clone_from(&secrets.wanted);
-            }
             return Ok(());
         }
-        let wanted = secrets.wanted.clone();
-        let trusts = |pod: &&Rc<crate::kube::PodObject>| {
-            pod.shown.trusts.as_ref().is_some_and(|trusts| wanted.is_subset(trusts))
-        };
-        let mut pods = self.kube.now.pods.values().filter(|pod| pod.owner == cluster.id);
-        if self.subject.guards && !pods.all(|pod| trusts(&pod)) {
-            return Err("refused: a pod does not trust the new authority".into());
+        if !next {
+            return Ok(());
         }
-        let secrets = self.own_secrets(cluster)?;
         secrets.before = (secrets.issued.clone(), now + KUBELET_LAG);
-        secrets.issued = wanted;
+        secrets.issued = secrets.wanted.clone();
         secrets.changed = now;
         Ok(())
     }

@@ -5,11 +5,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use stateward_api::EtcdVersion;
+use stateward_plan::etcd::guard::FRESH_FOR;
 use stateward_plan::etcd::{Bootstrap, Intent, Record, Recovery, ServiceHashes, Storage, check_path};
 
 use crate::dice::Dice;
 use crate::kube::{Cluster, uid};
-use crate::queue::Event;
+use crate::queue::{Event, Ms};
 use crate::sim::{Ledger, Sim};
 
 #[derive(Default)]
@@ -20,6 +21,8 @@ pub(crate) struct User {
     good: String,
     /// What a cluster is created from again.
     last: Option<Intent>,
+    /// The size before the last edit, and when that was.
+    size_before: Option<(Ms, usize)>,
 }
 
 const VERSIONS: &[(u64, u64)] = &[
@@ -131,6 +134,7 @@ impl Sim<'_> {
             id,
             version,
             intent,
+            status: Rc::default(),
             record: Record::default(),
             report: None,
         }));
@@ -144,7 +148,15 @@ impl Sim<'_> {
         cluster.intent.generation += 1;
         let after = cluster.intent.clone();
         self.user.last = Some(after.clone());
+        self.user.size_before = Some((self.now, before.size));
         self.tell(|| format!("user: edits the spec:{}", difference(&before, &after)));
+    }
+
+    /// The smallest size that an operator may act upon: an edit may come between its last look and the step.
+    pub(crate) fn smallest_size(&self, now: usize) -> usize {
+        let window = FRESH_FOR.as_millis() as Ms;
+        let lately = self.user.size_before.filter(|(at, _)| at + window > self.now);
+        lately.map_or(now, |(_, before)| before.min(now))
     }
 
     pub(crate) fn delete_cluster(&mut self) {

@@ -96,6 +96,9 @@ pub struct EtcdClusterStatus {
     /// The upgrade that is under way, written before its first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upgrade: Option<UpgradeRecord>,
+    /// Whether all pods are stopped because of spec.hibernate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hibernating: Option<bool>,
     /// Whether the members' logs may hold what etcd 3.6 cannot read; not set when they do not.
     #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
     pub old_log: Option<OldLog>,

@@ -1,16 +1,12 @@
-//! What is asked of the members themselves, and what they must say before their data is touched.
+//! What is asked of the members themselves.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures::future::join_all;
 use stateward_etcd::messages::RangeRequest;
-use stateward_etcd::{Client, Downgrade, hash_of_data, prove_list};
-use stateward_plan::etcd::members::owner;
-use stateward_plan::etcd::{ClusterId, DataHash, Effect, MemberId, MemberName};
+use stateward_etcd::{Client, Downgrade};
+use stateward_plan::etcd::{ClusterId, Effect, MemberId};
 
 use super::{Failure, Hands};
-use crate::observe::HASH_PATIENCE;
 
 /// How long one defragmentation is waited for. It goes on by itself when it takes longer.
 const DEFRAGMENTATION_PATIENCE: Duration = Duration::from_secs(15);
@@ -32,20 +28,7 @@ impl Hands<'_> {
                 Ok(_) | Err(stateward_etcd::Error::NotALearner) => Ok(()),
                 Err(error) => Err(error.into()),
             },
-            Effect::RemoveMember {
-                member,
-                id,
-                cluster,
-                pod,
-                claim,
-            } => {
-                self.must_rest_on(member, pod.as_ref(), claim.as_ref()).await?;
-                match self.somebody_but(*cluster, Some(*id))?.member_remove(*id).await {
-                    Ok(_) | Err(stateward_etcd::Error::MemberNotFound) => Ok(()),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            Effect::ReleaseMember { id, cluster, .. } => {
+            Effect::RemoveMember { id, cluster, .. } | Effect::ReleaseMember { id, cluster, .. } => {
                 match self.somebody_but(*cluster, Some(*id))?.member_remove(*id).await {
                     Ok(_) | Err(stateward_etcd::Error::MemberNotFound) => Ok(()),
                     Err(error) => Err(error.into()),
@@ -83,7 +66,8 @@ impl Hands<'_> {
                     .await?;
                 Ok(())
             }
-            Effect::CompareAgain { hashes, cluster } => self.must_still_have(hashes, *cluster).await,
+            // Its guard has compared.
+            Effect::CompareAgain { .. } => Ok(()),
             Effect::Disarm { id, alarm, cluster } => {
                 self.somebody(*cluster)?.disarm(*id, *alarm).await?;
                 Ok(())
@@ -108,7 +92,7 @@ impl Hands<'_> {
     }
 
     /// A member of that cluster that answers and votes, the leader if possible.
-    fn somebody(&self, cluster: ClusterId) -> Result<&Client, Failure> {
+    pub(super) fn somebody(&self, cluster: ClusterId) -> Result<&Client, Failure> {
         self.somebody_but(cluster, None)
     }
 
@@ -123,77 +107,11 @@ impl Hands<'_> {
     }
 
     /// One certain member.
-    fn member(&self, cluster: ClusterId, id: MemberId) -> Result<&Client, Failure> {
+    pub(super) fn member(&self, cluster: ClusterId, id: MemberId) -> Result<&Client, Failure> {
         self.observed
             .answers()
             .find(|(_, answer)| answer.cluster == cluster && answer.id == id)
             .and_then(|(name, _)| self.observed.clients.get(name))
             .ok_or(Failure::Nobody)
-    }
-
-    /// A quorum says at this moment that the member is not in the list.
-    pub(super) async fn must_be_out(&self, member: &MemberName, cluster: ClusterId) -> Result<(), Failure> {
-        let client = self.somebody(cluster)?;
-        let speaker = self
-            .observed
-            .answers()
-            .find(|(name, _)| {
-                self.observed
-                    .clients
-                    .get(*name)
-                    .is_some_and(|other| other.address() == client.address())
-            })
-            .map(|(_, answer)| answer)
-            .ok_or(Failure::Nobody)?;
-        let list = prove_list(client, speaker).await?;
-        if list.cluster != cluster {
-            return Err(Failure::GuardFailed(format!(
-                "cluster {} answered instead of {cluster}",
-                list.cluster
-            )));
-        }
-        if list
-            .members
-            .iter()
-            .any(|listed| owner(self.intent, listed).as_ref() == Some(member) || listed.name.as_ref() == Some(member))
-        {
-            return Err(Failure::GuardFailed(format!("{member} is in the member list again")));
-        }
-        Ok(())
-    }
-
-    /// These members' data has the hashes that the decision rests on, at this moment.
-    async fn must_still_have(&self, hashes: &BTreeMap<MemberId, DataHash>, cluster: ClusterId) -> Result<(), Failure> {
-        let questions = hashes.iter().map(async |(id, was)| {
-            let client = self.member(cluster, *id)?.with_request_timeout(HASH_PATIENCE);
-            let is = hash_of_data(&client).await?;
-            if is == Some(*was) {
-                return Ok(());
-            }
-            let is = is.map_or_else(|| "not to be compared".to_owned(), |is| is.to_string());
-            let message = format!("the data of member {id} was {was} and is {is}");
-            Err(Failure::GuardFailed(message))
-        });
-        join_all(questions).await.into_iter().collect()
-    }
-
-    /// Every member that answered lists this one at this moment, and without a name.
-    pub(super) async fn must_be_unstarted(&self, member: &MemberName, cluster: ClusterId) -> Result<(), Failure> {
-        let mut asked = 0;
-        for (name, answer) in self.observed.answers() {
-            let Some(client) = self.observed.clients.get(name).filter(|_| answer.cluster == cluster) else {
-                continue;
-            };
-            let list = client.member_list(false).await?;
-            let unstarted = list.members.iter().any(|listed| {
-                let ours = |url: &String| self.intent.member_of_url(url).as_ref() == Some(member);
-                listed.name.is_empty() && listed.peer_urls.iter().any(ours)
-            });
-            if !unstarted {
-                return Err(Failure::GuardFailed(format!("{member} has started meanwhile")));
-            }
-            asked += 1;
-        }
-        if asked == 0 { Err(Failure::Nobody) } else { Ok(()) }
     }
 }

@@ -12,8 +12,9 @@ use kube::core::PartialObjectMetaExt;
 use kube::{Api, Resource};
 use stateward_api::etcd_cluster::Tls;
 use stateward_api::{EtcdCluster, names};
-use stateward_plan::etcd::manifests::{TrustFiles, tls_secrets};
-use stateward_plan::etcd::{Authority, World, facts};
+use stateward_plan::etcd::guard::{Check, Fresh, Guard, Need, SecretNow, SecretRole};
+use stateward_plan::etcd::manifests::tls_secrets;
+use stateward_plan::etcd::{Authority, Intent, facts};
 
 use super::pem::{Bundle, bundle, file};
 use super::{
@@ -51,6 +52,20 @@ struct Mounted {
 }
 
 impl Mounted {
+    fn now(&self) -> Option<SecretNow> {
+        let handed = self.handed()?;
+        Some(SecretNow {
+            name: self.name.clone(),
+            role: match self.role {
+                Role::Peer => SecretRole::Peer,
+                Role::Server => SecretRole::Server,
+                Role::Client => SecretRole::Client,
+            },
+            bundle: self.role.authorities(handed.bundle.keys()),
+            issued: self.role.authorities(&handed.issued),
+        })
+    }
+
     fn handed(&self) -> Option<Handed> {
         let secret = self.there.as_ref()?;
         let empty = Content::new();
@@ -142,7 +157,13 @@ async fn signing(api: &Api<Secret>, cluster: &EtcdCluster, role: Role) -> Result
 }
 
 /// Makes what is missing, renews what is due; with `next`, hands out certificates of another authority.
-pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster, next: bool) -> Result<(), Refused> {
+pub(crate) async fn issue(
+    shared: &Shared,
+    key: &Key,
+    cluster: &EtcdCluster,
+    intent: &Intent,
+    next: bool,
+) -> Result<(), Refused> {
     let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
     let now = Timestamp::now();
     if cert_manager::must_ask(shared, key, cluster) {
@@ -202,8 +223,15 @@ pub(crate) async fn issue(shared: &Shared, key: &Key, cluster: &EtcdCluster, nex
             continue;
         }
         if another {
-            let authorities = one.role.authorities(&names);
-            must_all_trust(shared, key, cluster, handed.as_ref(), one.role, &authorities).await?;
+            // Of what is handed out really: the authority may be another one since the plan was made.
+            let all_trust = Guard::AllTrust {
+                authorities: one.role.authorities(&names),
+                before: handed
+                    .as_ref()
+                    .map(|handed| one.role.authorities(&handed.issued))
+                    .unwrap_or_default(),
+            };
+            must_hold(shared, key, cluster, intent, Vec::new(), &[all_trust]).await?;
         }
         let mut trusted = bundles.get(one.role.side()).cloned().unwrap_or_default();
         trusted.extend(vouching);
@@ -315,23 +343,36 @@ fn is_trusted(pods: &[Pod], side: &str) -> bool {
     all.any(|name| name.strip_prefix(side).is_some_and(|rest| rest.starts_with('/')))
 }
 
-/// A certificate of another authority is refused while a pod does not trust it.
-async fn must_all_trust(
+/// The Secrets that members mount, as guards judge them, past all caches.
+pub(crate) async fn secrets_now(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Result<Vec<SecretNow>, Refused> {
+    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+    Ok(mounted(&api, cluster).await?.iter().filter_map(Mounted::now).collect())
+}
+
+/// The guards hold by these Secrets, and by the pods of this moment where they matter.
+async fn must_hold(
     shared: &Shared,
     key: &Key,
     cluster: &EtcdCluster,
-    handed: Option<&Handed>,
-    role: Role,
-    authorities: &BTreeSet<Authority>,
+    intent: &Intent,
+    secrets: Vec<SecretNow>,
+    guards: &[Guard],
 ) -> Result<(), Refused> {
-    let before = handed
-        .map(|handed| role.authorities(&handed.issued))
-        .unwrap_or_default();
-    for pod in pods(shared, key, cluster).await? {
-        let trusts = facts::pod(&pod).trusts.unwrap_or_else(|| before.clone());
-        if !authorities.is_subset(&trusts) {
-            let name = pod.metadata.name.unwrap_or_default();
-            return Err(Refused::Guard(format!("{name} does not trust the new authority yet")));
+    let mut fresh = Fresh {
+        secrets: Some(secrets),
+        ..Fresh::default()
+    };
+    for guard in guards {
+        loop {
+            match guard.check(&fresh, intent) {
+                Check::Holds => break,
+                Check::Refused(why) => return Err(Refused::Guard(why)),
+                Check::Unread(Need::Pods) => {
+                    let pods = crate::carry_out::pods(shared, key, cluster).await?;
+                    fresh.pods = Some(pods);
+                }
+                Check::Unread(need) => return Err(Refused::Guard(format!("{need:?} is not known here"))),
+            }
         }
     }
     Ok(())
@@ -342,40 +383,26 @@ pub(crate) async fn trust(
     shared: &Shared,
     key: &Key,
     cluster: &EtcdCluster,
-    world: &World,
+    intent: &Intent,
     authorities: &BTreeSet<Authority>,
+    guards: &[Guard],
 ) -> Result<(), Refused> {
     let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
     let mounted = mounted(&api, cluster).await?;
+    if let Some(absent) = mounted.iter().find(|one| one.there.is_none()) {
+        return Err(Refused::Guard(format!("the Secret {} is not there", absent.name)));
+    }
+    let secrets = mounted.iter().filter_map(Mounted::now).collect();
+    must_hold(shared, key, cluster, intent, secrets, guards).await?;
     let mut known: BTreeMap<Authority, String> = BTreeMap::new();
-    let mut drops = false;
     for one in &mounted {
-        let Some(handed) = one.handed() else {
-            return Err(Refused::Guard(format!("the Secret {} is not there", one.name)));
-        };
-        if !one.role.authorities(&handed.issued).is_subset(authorities) {
-            return Err(Refused::Guard(format!(
-                "the certificate in the Secret {} is of an authority that would be dropped",
-                one.name
-            )));
-        }
-        drops |= !one.role.authorities(handed.bundle.keys()).is_subset(authorities);
+        let Some(handed) = one.handed() else { continue };
         let mut bundle = handed.bundle;
         if let Some(origin) = origin(shared, key, &api, cluster, one.role, &mounted).await? {
             bundle.extend(origin.bundle());
         }
         let side = one.role.side();
         known.extend(bundle.into_iter().map(|(name, pem)| (format!("{side}/{name}"), pem)));
-    }
-    if drops {
-        // Only members that were looked at in this round may be there.
-        for pod in pods(shared, key, cluster).await? {
-            let pod_uid = pod.metadata.uid.as_deref();
-            if !world.pods.values().any(|seen| Some(seen.uid.0.as_str()) == pod_uid) {
-                let name = pod.metadata.name.unwrap_or_default();
-                return Err(Refused::Guard(format!("the pod {name} was not looked at")));
-            }
-        }
     }
     for one in &mounted {
         let Some(there) = &one.there else { continue };
@@ -468,39 +495,6 @@ async fn make_authority(
         ca: made.certificate,
         key: made.key,
     })
-}
-
-/// A pod is made to trust exactly what the Secrets say at that moment.
-pub(crate) async fn must_still_be_trusted(
-    shared: &Shared,
-    key: &Key,
-    cluster: &EtcdCluster,
-    files: &TrustFiles,
-) -> Result<(), Refused> {
-    if files.peer.is_none() && files.client.is_none() {
-        return Ok(()); // The user's own Secrets: the pod mounts whatever they hold.
-    }
-    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
-    for one in mounted(&api, cluster).await? {
-        let Some(handed) = one.handed() else { continue };
-        let now = one.role.authorities(handed.bundle.keys());
-        let prefix = format!("{}/", one.role.side());
-        let mut planned = files.authorities.iter().filter(|name| name.starts_with(&prefix));
-        if one.role != Role::Client && !planned.all(|name| now.contains(name)) {
-            return Err(Refused::Guard(format!(
-                "the Secret {} names other authorities now",
-                one.name
-            )));
-        }
-        let complete = now.iter().all(|name| files.authorities.contains(name));
-        if one.role == Role::Peer && !complete {
-            return Err(Refused::Guard(format!(
-                "the Secret {} names more authorities now",
-                one.name
-            )));
-        }
-    }
-    Ok(())
 }
 
 async fn write(

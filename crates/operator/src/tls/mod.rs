@@ -24,7 +24,7 @@ use stateward_plan::etcd::manifests::{TlsSecrets, TrustFiles, fingerprint, tls_s
 use stateward_plan::etcd::{Authority, Secrets, TlsStage, Trust, World};
 
 pub(crate) use cert_manager::{Requests, request};
-pub(crate) use hand_out::{Refused, issue, must_still_be_trusted, renew_authority, trust};
+pub(crate) use hand_out::{Refused, issue, renew_authority, secrets_now, trust};
 use pem::{Bundle, bundle, certificate_name, file, first_end};
 
 use crate::Shared;

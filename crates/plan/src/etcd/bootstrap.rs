@@ -8,6 +8,10 @@ use super::{Effect, Launch, MemberName, SOON, Step, Stop, View, Work};
 pub(super) fn bootstrap(view: &View<'_>, record: &mut Record) -> Option<Step> {
     match &view.record.bootstrap {
         None => Some(begin(view, record)),
+        // Recorded, and nothing is made of it yet: an EtcdRestore still comes first.
+        Some(bootstrap) if bootstrap.cluster.is_none() && view.world.pods.is_empty() => {
+            Some(super::restore::awaited(view).unwrap_or_else(|| bring_up(view, bootstrap)))
+        }
         Some(bootstrap) if bootstrap.cluster.is_none() => Some(bring_up(view, bootstrap)),
         Some(_) => None,
     }

@@ -1,7 +1,7 @@
 //! What a plan may ask for. Effects are carried out in their order; the first that fails ends the round.
 //!
-//! Each destructive effect carries its guard: what must still be true at the moment it is carried out. A guard that no
-//! longer holds refuses the effect; the next round decides anew.
+//! Effects carry guards (see `guard`): what must still be true at the moment they are carried out. A guard that no longer
+//! holds refuses the effect; the next round decides anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -171,11 +171,6 @@ pub enum Launch {
 }
 
 impl Launch {
-    /// It begins a cluster in the place of another one: no pod of the other may be there.
-    pub fn ends_the_old_cluster(&self) -> bool {
-        matches!(self, Self::ForceNew | Self::Restore { .. })
-    }
-
     /// The kind without the details.
     pub fn kind(&self) -> LaunchKind {
         match self {
@@ -213,21 +208,6 @@ pub struct Note {
     pub reason: &'static str,
     /// A sentence.
     pub message: String,
-}
-
-impl Effect {
-    /// It takes away something that cannot be brought back by the next round.
-    pub fn is_destructive(&self) -> bool {
-        match self {
-            Self::DeletePod { .. }
-            | Self::DeleteClaim { .. }
-            | Self::DeleteUnstartedClaim { .. }
-            | Self::RemoveMember { .. }
-            | Self::ReleaseMember { .. } => true,
-            Self::CreatePod { launch, .. } => launch.ends_the_old_cluster(),
-            _ => false,
-        }
-    }
 }
 
 impl fmt::Display for Effect {

@@ -13,6 +13,7 @@ mod effect;
 pub mod facts;
 mod gone;
 mod grow;
+pub mod guard;
 mod hibernate;
 mod intent;
 mod join;
@@ -217,6 +218,8 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
     let version = backups::hold(intent, &mut record, world, version);
     if record.bootstrap.is_some() {
         record.target = Some(version.clone());
+    } else if record.target.is_none() {
+        record.target.clone_from(&record.current); // As it is read back from the status.
     }
     let members = members::judge(intent, &record, world, now);
     let mut next = record.clone();
@@ -232,6 +235,9 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
         stage: secure::stage(intent, world),
     };
     let mut step = decide(&view, &mut next);
+    if let Some(cluster) = next.bootstrap.as_ref().and_then(|bootstrap| bootstrap.cluster) {
+        next.has_been(cluster);
+    }
     let trouble = trouble::trouble(&view);
     step.effects.extend(trouble.found.as_ref().map(trouble::Trouble::event));
     step.wake = step.wake.into_iter().chain(trouble.look_again).min();

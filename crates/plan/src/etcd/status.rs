@@ -121,8 +121,11 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
                 served: old.served_at.as_ref()?.0,
             })
         }),
-        hibernating: conditions::get(&status.conditions, types::AVAILABLE)
-            .is_some_and(|condition| condition.reason == "Hibernating"),
+        // Versions before 0.2 wrote no field for it; their condition says it.
+        hibernating: status.hibernating.unwrap_or_else(|| {
+            conditions::get(&status.conditions, types::AVAILABLE)
+                .is_some_and(|condition| condition.reason == "Hibernating")
+        }),
     }
 }
 
@@ -277,6 +280,8 @@ pub fn status(
         scheduled_at: Some(Time(done.scheduled)),
         members: done.members.iter().map(|name| name.0.clone()).collect(),
     });
+    // Written only where it was true once: it says nothing new about other clusters.
+    new.hibernating = (record.hibernating || old.hibernating.is_some()).then_some(record.hibernating);
     new.old_log = record.old_log.map(|log| match log {
         OldLog::Held => api::OldLog::Held,
         OldLog::Sweeping => api::OldLog::Sweeping,
@@ -396,6 +401,7 @@ fn recovery_record(old: &EtcdClusterStatus, record: &Record, now: &Time) -> Opti
         return None;
     }
     let mut new = old.recovery.clone().unwrap_or_default();
+    new.seed = String::new();
     new.lost_at = record.quorum_lost.map(Time);
     new.restore = record.asked.clone().unwrap_or_default();
     match &record.recovery {

@@ -2,17 +2,21 @@
 //! each rule must have one that no other rule catches. One file a subject; `sim --mutants` prints them all.
 
 mod alarms;
+mod alone;
+mod guards;
 mod planner;
 mod recovery;
 pub(crate) mod recovery_scenes;
 mod restores;
+mod scenes;
 mod table;
 mod trust;
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use stateward_plan::etcd::{Intent, Plan, Record, World, plan};
+use stateward_plan::etcd::guard::Kind;
+use stateward_plan::etcd::{Intent, Plan, Record, World};
 
 use crate::many::run_many;
 use crate::sim::Violation;
@@ -23,8 +27,8 @@ pub use table::Table;
 type Planner = fn(&Intent, &Record, &World, Timestamp) -> Plan;
 type Scene = fn(&Subject) -> Option<Violation>;
 
-/// After so many broken histories it is known well enough who catches a mutant.
-const ENOUGH: usize = 5;
+/// So many histories are run before it is asked whether a mutant is caught: whatever the threads do, the answer is the same.
+const SOME: u64 = 60;
 
 /// A planner or a driver that is broken on purpose.
 struct Mutant {
@@ -59,35 +63,39 @@ fn caught_in(name: &'static str, broken: Planner, scene: Scene, rules: &'static 
     }
 }
 
-/// The same with a driver that has no guards.
-fn without_guards(mut mutant: Mutant) -> Mutant {
-    mutant.subject.guards = false;
-    mutant
-}
-
 impl Mutant {
+    /// Its driver does not keep this guard either.
+    fn without(mut self, guard: Kind) -> Self {
+        self.subject.without = Some(guard);
+        self
+    }
+
     /// Without its one rule nothing would catch it.
     fn alone(self) -> Self {
         Self { alone: true, ..self }
     }
 
-    /// The rules that catch it first, each with the first seed (none: in a scene).
-    fn caught_by(&self, subject: &Subject, histories: u64, enough: usize) -> BTreeMap<&'static str, Option<u64>> {
+    /// The rules that catch it first, each with the first seed (none: in a scene), until one of these is among them.
+    fn caught_by(&self, subject: &Subject, histories: u64, enough: &[&str]) -> BTreeMap<&'static str, Option<u64>> {
         if let Some(scene) = self.scene {
             return scene(subject).map(|broken| (broken.rule, None)).into_iter().collect();
         }
         let mut rules = BTreeMap::new();
-        for (seed, outcome) in run_many(subject, 0, histories, enough).broken {
-            if let Some(broken) = outcome.broken {
-                rules.entry(broken.rule).or_insert(Some(seed));
+        let mut from = 0;
+        while from < histories && !rules.keys().any(|rule| enough.contains(rule)) {
+            for (seed, outcome) in run_many(subject, from, SOME, usize::MAX).broken {
+                if let Some(broken) = outcome.broken {
+                    rules.entry(broken.rule).or_insert(Some(seed));
+                }
             }
+            from += SOME;
         }
         rules
     }
 
     /// Why it is not what it is meant to be.
     fn verdict(&self, histories: u64) -> Verdict {
-        let caught = self.caught_by(&self.subject, histories, ENOUGH);
+        let caught = self.caught_by(&self.subject, histories, self.rules);
         let name = self.subject.name;
         let expected = caught.keys().any(|rule| self.rules.contains(rule));
         let others = self.alone.then(|| {
@@ -95,7 +103,7 @@ impl Mutant {
                 ignores: self.rules.first().copied(),
                 ..self.subject
             };
-            self.caught_by(&blind, histories, 1)
+            self.caught_by(&blind, histories, crate::rules::name::ALL)
         });
         let problem = if caught.is_empty() {
             Some(format!("\"{name}\" was not caught in {histories} histories"))
@@ -126,19 +134,15 @@ struct Verdict {
 }
 
 fn all() -> Vec<Mutant> {
-    let mut all = planner::all();
-    all.push(without_guards(caught("no guards", plan, UNGUARDED)));
+    let mut all = alone::all();
+    all.extend(planner::all());
+    all.extend(guards::all());
     all.extend(recovery::all());
     all.extend(restores::all());
     all.extend(trust::all());
     all.extend(alarms::all());
     all
 }
-
-const UNGUARDED: &[&str] = {
-    use crate::rules::name::*;
-    &[DATA, EVIDENCE, WRITES, QUORUM, ONE_CHANGE, TRUST, WORDS]
-};
 
 #[cfg(test)]
 mod tests {
@@ -181,7 +185,17 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_without_guards_is_caught() {
-        are_caught(vec![without_guards(caught("no guards", plan, UNGUARDED))]);
+    fn drivers_without_a_guard_are_caught() {
+        are_caught(guards::all());
+    }
+
+    #[test]
+    fn each_rule_catches_one_that_no_other_rule_catches() {
+        let all = all();
+        for rule in crate::rules::name::ALL {
+            let has = all.iter().any(|mutant| mutant.alone && mutant.rules == [*rule]);
+            assert!(has, "\"{rule}\" has none");
+        }
+        are_caught(alone::all());
     }
 }

@@ -3,18 +3,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{
-    Effect, Intent, Launch, Listed, MemberName, Plan, Record, Recovery, Stop, Storage, Voice, World, members, plan,
+    Effect, Intent, Launch, Listed, MemberName, Plan, Record, Recovery, Stop, Voice, World, members, plan,
 };
 
-use super::{Mutant, caught, caught_in};
-use crate::dice::Dice;
-use crate::profile::Profile;
+use super::{Mutant, caught, caught_in, scenes};
 use crate::rules::name;
-use crate::sim::{Sim, Violation};
-use crate::subject::Subject;
-use crate::user::wish;
 
 /// Each with the rules that may catch it first.
 pub(super) fn all() -> Vec<Mutant> {
@@ -96,18 +90,18 @@ pub(super) fn all() -> Vec<Mutant> {
         caught_in(
             "keeps the old log",
             an_old_log_is_not_swept,
-            two_upgrades_in_a_row,
+            scenes::two_upgrades_in_a_row,
             &[name::CONVERGES],
         ),
     ]
 }
 
-fn listed<'a>(intent: &'a Intent, world: &'a World) -> impl Iterator<Item = (MemberName, &'a Listed)> {
+pub(super) fn listed<'a>(intent: &'a Intent, world: &'a World) -> impl Iterator<Item = (MemberName, &'a Listed)> {
     let lines = world.list.iter().flat_map(|list| &list.members);
     lines.filter_map(|line| Some((members::owner(intent, line)?, line)))
 }
 
-fn remove(world: &World, member: &MemberName, line: &Listed) -> Option<Effect> {
+pub(super) fn remove(world: &World, member: &MemberName, line: &Listed) -> Option<Effect> {
     Some(Effect::RemoveMember {
         member: member.clone(),
         id: line.id,
@@ -117,7 +111,7 @@ fn remove(world: &World, member: &MemberName, line: &Listed) -> Option<Effect> {
     })
 }
 
-fn restart(world: &World, member: &MemberName) -> Option<Effect> {
+pub(super) fn restart(world: &World, member: &MemberName) -> Option<Effect> {
     Some(Effect::DeletePod {
         member: member.clone(),
         uid: world.pods.get(member)?.uid.clone(),
@@ -125,13 +119,18 @@ fn restart(world: &World, member: &MemberName) -> Option<Effect> {
     })
 }
 
-fn members_are_never_sealed(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn members_are_never_sealed(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     plan.effects.retain(|effect| !matches!(effect, Effect::SealPod { .. }));
     plan
 }
 
-fn a_member_comes_back_as_if_it_were_new(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn a_member_comes_back_as_if_it_were_new(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut plan = plan(intent, record, world, now);
     let all: Vec<_> = listed(intent, world)
         .map(|(name, line)| (name, line.peer_urls[0].clone()))
@@ -146,7 +145,12 @@ fn a_member_comes_back_as_if_it_were_new(intent: &Intent, record: &Record, world
     plan
 }
 
-fn a_member_comes_back_as_a_first_member(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn a_member_comes_back_as_a_first_member(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut plan = plan(intent, record, world, now);
     let token = record.bootstrap.as_ref().map(|bootstrap| bootstrap.token.clone());
     for effect in &mut plan.effects {
@@ -161,7 +165,12 @@ fn a_member_comes_back_as_a_first_member(intent: &Intent, record: &Record, world
     plan
 }
 
-fn the_record_of_the_bootstrap_is_ignored(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn the_record_of_the_bootstrap_is_ignored(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     if world.list.is_none() {
         let mut blind = world.clone();
         blind.pods.clear();
@@ -171,7 +180,7 @@ fn the_record_of_the_bootstrap_is_ignored(intent: &Intent, record: &Record, worl
     plan(intent, record, world, now)
 }
 
-fn a_first_member_starts_before_it_is_recorded(
+pub(super) fn a_first_member_starts_before_it_is_recorded(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -184,7 +193,12 @@ fn a_first_member_starts_before_it_is_recorded(
     plan
 }
 
-fn the_leader_is_the_one_that_leaves(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn the_leader_is_the_one_that_leaves(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut plan = plan(intent, record, world, now);
     let leader = world.list.as_ref().and_then(|list| list.leader);
     let leads = listed(intent, world).find(|(_, line)| Some(line.id) == leader);
@@ -198,7 +212,7 @@ fn the_leader_is_the_one_that_leaves(intent: &Intent, record: &Record, world: &W
     plan
 }
 
-fn the_leader_is_restarted_without_handing_over(
+pub(super) fn the_leader_is_restarted_without_handing_over(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -216,7 +230,12 @@ fn the_leader_is_restarted_without_handing_over(
     plan
 }
 
-fn data_of_listed_members_is_deleted(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn data_of_listed_members_is_deleted(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut plan = plan(intent, record, world, now);
     for (member, line) in listed(intent, world) {
         let silent = matches!(world.voices.get(&member), Some(Voice::Silent(_)));
@@ -231,7 +250,7 @@ fn data_of_listed_members_is_deleted(intent: &Intent, record: &Record, world: &W
     plan
 }
 
-fn members_join_as_voters(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn members_join_as_voters(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     for effect in &mut plan.effects {
         if let Effect::AddMember { learner, .. } = effect {
@@ -241,7 +260,12 @@ fn members_join_as_voters(intent: &Intent, record: &Record, world: &World, now: 
     plan
 }
 
-fn a_silent_member_is_held_for_lost(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn a_silent_member_is_held_for_lost(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut plan = plan(intent, record, world, now);
     let silent = listed(intent, world)
         .find(|(member, line)| !line.learner && matches!(world.voices.get(member), Some(Voice::Silent(_))));
@@ -253,7 +277,12 @@ fn a_silent_member_is_held_for_lost(intent: &Intent, record: &Record, world: &Wo
     plan
 }
 
-fn all_outdated_members_restart_at_once(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn all_outdated_members_restart_at_once(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut plan = plan(intent, record, world, now);
     if plan
         .effects
@@ -267,7 +296,12 @@ fn all_outdated_members_restart_at_once(intent: &Intent, record: &Record, world:
     plan
 }
 
-fn members_are_restarted_for_no_reason(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn members_are_restarted_for_no_reason(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut plan = plan(intent, record, world, now);
     let leader = world.list.as_ref().and_then(|list| list.leader);
     let follower = listed(intent, world).find(|(_, line)| Some(line.id) != leader && !line.learner);
@@ -278,13 +312,13 @@ fn members_are_restarted_for_no_reason(intent: &Intent, record: &Record, world: 
     plan
 }
 
-fn nobody_is_promoted(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn nobody_is_promoted(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     plan.effects.retain(|effect| !matches!(effect, Effect::Promote { .. }));
     plan
 }
 
-fn strangers_are_removed(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn strangers_are_removed(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     let lines = world.list.iter().flat_map(|list| &list.members);
     for line in lines.filter(|line| members::owner(intent, line).is_none()) {
@@ -293,25 +327,30 @@ fn strangers_are_removed(intent: &Intent, record: &Record, world: &World, now: T
     plan
 }
 
-fn waiting_is_not_explained(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn waiting_is_not_explained(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     plan.report.waiting.clear();
     plan
 }
 
-fn pause_is_ignored(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn pause_is_ignored(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut intent = intent.clone();
     intent.paused = false;
     plan(&intent, record, world, now)
 }
 
-fn a_survivor_takes_over_without_consent(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn a_survivor_takes_over_without_consent(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut intent = intent.clone();
     intent.recovery = Recovery::FromSurvivor(Duration::ZERO);
     plan(&intent, record, world, now)
 }
 
-fn members_are_stopped_before_anybody_asks_for_their_successors(
+pub(super) fn members_are_stopped_before_anybody_asks_for_their_successors(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -322,20 +361,25 @@ fn members_are_stopped_before_anybody_asks_for_their_successors(
     plan
 }
 
-fn leftovers_stay(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn leftovers_stay(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     plan.effects
         .retain(|effect| !matches!(effect, Effect::DeleteClaim { .. }));
     plan
 }
 
-fn the_status_changes_in_every_round(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn the_status_changes_in_every_round(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut plan = plan(intent, record, world, now);
     plan.report.generation = now.as_second();
     plan
 }
 
-fn the_next_version_does_not_wait_for_the_clusters(
+pub(super) fn the_next_version_does_not_wait_for_the_clusters(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -350,27 +394,8 @@ fn the_next_version_does_not_wait_for_the_clusters(
     plan(intent, record, &world, now)
 }
 
-fn an_old_log_is_not_swept(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn an_old_log_is_not_swept(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     plan.record.old_log = None;
     plan
-}
-
-/// Rare in what is drawn, so this one is written down.
-fn two_upgrades_in_a_row(subject: &Subject) -> Option<Violation> {
-    let mut sim = Sim::new(18, Profile::gentle(), subject, false);
-    sim.create_cluster(Intent {
-        size: 3,
-        version: EtcdVersion::new(3, 4, 23),
-        storage: Storage::Durable { bytes: 1 << 30 },
-        ..wish(&mut Dice::new(1))
-    });
-    sim.wake_operator(0, 5);
-    for (minor, patch) in [(4, 23), (5, 35), (6, 16)] {
-        sim.calm = false;
-        sim.edit(|intent| intent.version = EtcdVersion::new(3, minor, patch));
-        sim.calm = true;
-        sim.come_to_rest();
-    }
-    sim.broken
 }

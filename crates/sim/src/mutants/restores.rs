@@ -54,7 +54,12 @@ pub(super) fn all() -> Vec<Mutant> {
     ]
 }
 
-fn a_backup_is_followed_before_it_is_proven(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn a_backup_is_followed_before_it_is_proven(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut world = world.clone();
     for request in &mut world.restores {
         request.state = RequestState::Proven(Box::default());
@@ -62,13 +67,18 @@ fn a_backup_is_followed_before_it_is_proven(intent: &Intent, record: &Record, wo
     plan(intent, record, &world, now)
 }
 
-fn a_restore_that_is_done_is_forgotten(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn a_restore_that_is_done_is_forgotten(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut forgetful = record.clone();
     forgetful.restore = record.restoring().cloned();
     plan(intent, &forgetful, world, now)
 }
 
-fn old_members_come_back_beside_the_restored_one(
+pub(super) fn old_members_come_back_beside_the_restored_one(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -88,7 +98,7 @@ fn old_members_come_back_beside_the_restored_one(
     plan
 }
 
-fn old_data_is_deleted_before_the_new_cluster_serves(
+pub(super) fn old_data_is_deleted_before_the_new_cluster_serves(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -107,13 +117,23 @@ fn old_data_is_deleted_before_the_new_cluster_serves(
     plan
 }
 
-fn old_data_is_deleted_although_it_is_kept(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn old_data_is_deleted_although_it_is_kept(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut careless = intent.clone();
     careless.retain_claims = false;
     plan(&careless, record, world, now)
 }
 
-fn the_restored_member_begins_empty(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn the_restored_member_begins_empty(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
     let mut plan = plan(intent, record, world, now);
     for effect in &mut plan.effects {
         if let Effect::CreatePod { launch, .. } = effect
@@ -125,7 +145,7 @@ fn the_restored_member_begins_empty(intent: &Intent, record: &Record, world: &Wo
     plan
 }
 
-fn a_restore_is_not_recorded_first(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn a_restore_is_not_recorded_first(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let asked = plan(intent, record, world, now);
     if record.restore == asked.record.restore || asked.record.restoring().is_none() {
         return asked;
@@ -134,4 +154,22 @@ fn a_restore_is_not_recorded_first(intent: &Intent, record: &Record, world: &Wor
     let mut hasty = plan(intent, &asked.record, world, now);
     hasty.record = record.clone();
     hasty
+}
+
+pub(super) fn the_version_of_a_backup_is_not_looked_at(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+) -> Plan {
+    let (mut record, mut world) = (record.clone(), world.clone());
+    for request in &mut world.restores {
+        if let RequestState::Proven(source) = &mut request.state {
+            source.cluster_version.clear();
+        }
+    }
+    if let Some(restore) = &mut record.restore {
+        restore.source.cluster_version.clear();
+    }
+    plan(intent, &record, &world, now)
 }

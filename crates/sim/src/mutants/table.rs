@@ -9,21 +9,33 @@ use crate::rules::name;
 pub struct Table {
     verdicts: Vec<Verdict>,
     histories: u64,
+    /// All of them are in it.
+    whole: bool,
 }
 
 impl Table {
-    /// Runs every mutant through so many histories, or its scene.
-    pub fn of(histories: u64) -> Self {
+    /// Runs the mutants that have the text in their name through so many histories, or their scene, and tells of each.
+    pub fn of(histories: u64, text: &str, tell: impl Fn(&str)) -> Self {
+        let mut verdicts = Vec::new();
+        for mutant in all() {
+            if mutant.subject.name.contains(text) {
+                let verdict = mutant.verdict(histories);
+                tell(&format!("{}: {:?}", verdict.name, verdict.caught));
+                verdicts.push(verdict);
+            }
+        }
         Self {
-            verdicts: all().iter().map(|mutant| mutant.verdict(histories)).collect(),
+            verdicts,
             histories,
+            whole: text.is_empty(),
         }
     }
 
     /// What is wrong: a mutant that is not caught as it should be, a rule without a mutant of its own.
     pub fn problems(&self) -> Vec<String> {
         let mutants = self.verdicts.iter().filter_map(|verdict| verdict.problem.clone());
-        let idle = name::ALL.iter().filter(|rule| {
+        let all = if self.whole { name::ALL } else { &[] };
+        let idle = all.iter().filter(|rule| {
             let mut own = self.verdicts.iter().filter(|verdict| verdict.alone);
             !own.any(|verdict| verdict.caught.contains_key(*rule))
         });

@@ -3,26 +3,21 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use stateward_plan::etcd::guard::Kind;
 use stateward_plan::etcd::{Effect, Intent, Plan, Record, Trust, World, plan};
 
-use super::{Mutant, caught, without_guards};
+use super::{Mutant, caught};
 use crate::rules::name;
 
 /// Each with the rules that may catch it first.
 pub(super) fn all() -> Vec<Mutant> {
     vec![
-        without_guards(caught(
+        caught(
             "hands out early",
             certificates_are_handed_out_before_all_trust_them,
-            &[
-                name::TRUST,
-                name::DATA,
-                name::EVIDENCE,
-                name::WRITES,
-                name::QUORUM,
-                name::ONE_CHANGE,
-            ],
-        )),
+            &[name::TRUST],
+        )
+        .without(Kind::AllTrust),
         caught(
             "no overlap",
             a_new_authority_takes_the_place_of_the_old_one_at_once,
@@ -37,7 +32,13 @@ pub(super) fn all() -> Vec<Mutant> {
 }
 
 /// A planner that is told something else about the authorities than what is.
-fn deceived(intent: &Intent, record: &Record, world: &World, now: Timestamp, how: impl Fn(&mut Trust)) -> Plan {
+pub(super) fn deceived(
+    intent: &Intent,
+    record: &Record,
+    world: &World,
+    now: Timestamp,
+    how: impl Fn(&mut Trust),
+) -> Plan {
     let mut world = world.clone();
     if let Some(trust) = &mut world.trust {
         how(trust);
@@ -45,7 +46,7 @@ fn deceived(intent: &Intent, record: &Record, world: &World, now: Timestamp, how
     plan(intent, record, &world, now)
 }
 
-fn certificates_are_handed_out_before_all_trust_them(
+pub(super) fn certificates_are_handed_out_before_all_trust_them(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -61,7 +62,7 @@ fn certificates_are_handed_out_before_all_trust_them(
     plan
 }
 
-fn a_new_authority_takes_the_place_of_the_old_one_at_once(
+pub(super) fn a_new_authority_takes_the_place_of_the_old_one_at_once(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -75,7 +76,7 @@ fn a_new_authority_takes_the_place_of_the_old_one_at_once(
     })
 }
 
-fn the_old_authority_is_dropped_before_the_new_certificates_are_seen(
+pub(super) fn the_old_authority_is_dropped_before_the_new_certificates_are_seen(
     intent: &Intent,
     record: &Record,
     world: &World,

@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{ClusterId, Intent, Launch, MemberId, MemberName, World, members};
+use stateward_plan::etcd::{ClusterId, Effect, Intent, Launch, MemberId, MemberName, Stop, World, members};
 
 use super::name;
 use crate::carry_out::is_refused;
+use crate::etcd::peer_url;
 use crate::kube::{Cluster, node_name};
 use crate::operator::by_name;
 use crate::queue::{Id, stamp};
@@ -34,15 +35,45 @@ impl Sim<'_> {
         }
     }
 
-    pub(crate) fn check_claim_deletion(&mut self, member: &MemberName, owner: Id) {
+    /// A pod is stopped in the state that the decision rests on, and not another one of its name.
+    pub(crate) fn check_stop(&mut self, world: &World, member: &MemberName, how: Stop) {
+        let (Some(seen), Some(now)) = (world.pods.get(member), self.kube.now.pods.get(member)) else {
+            return;
+        };
+        let (another, runs_by_now) = (seen.uid != now.shown.uid, now.shown.running && !seen.running);
+        if another {
+            self.break_rule(name::NO_RESTART, format!("another pod of {member} is stopped"));
+        } else if how == Stop::Restart && runs_by_now {
+            self.break_rule(name::NO_RESTART, format!("{member} is restarted, and runs by now"));
+        }
+    }
+
+    /// Data is deleted by UID, of members that are out of the list or have never started.
+    pub(crate) fn check_claim_deletion(&mut self, world: &World, effect: &Effect, member: &MemberName, owner: Id) {
         let Some(claim) = self.kube.now.claims.get(member) else {
             return;
         };
+        let another = world.claims.get(member).is_some_and(|seen| seen.uid != claim.shown.uid);
+        if another {
+            self.break_rule(name::DATA, format!("another claim of {member} is deleted"));
+            return;
+        }
         if claim.owner != owner {
             self.break_rule(
                 name::DATA,
                 format!("the claim of {member} belongs to another cluster of that name"),
             );
+            return;
+        }
+        let url = peer_url(member);
+        let mut lines = self.ledger.conf.iter().filter(|line| line.peer_urls.contains(&url));
+        let comes_back = match effect {
+            Effect::DeleteUnstartedClaim { .. } => lines.any(|line| line.name.is_some()),
+            _ => lines.next().is_some(),
+        };
+        if comes_back && owner == self.ledger.owner {
+            let words = format!("the claim of {member} is deleted, which is in the list by now or has started");
+            self.break_rule(name::DATA, words);
             return;
         }
         let data = claim
@@ -73,12 +104,12 @@ impl Sim<'_> {
         if cluster.id != self.ledger.owner {
             return;
         }
-        // By the spec of this moment, not by the one that the operator remembers.
+        // By the spec of this moment or the one just before it, not by the one that the operator remembers.
         let intent = match self.present() {
             Some((intent, _)) => intent,
             None => return,
         };
-        let (durable, size) = (intent.is_durable(), intent.size);
+        let (durable, size) = (intent.is_durable(), self.smallest_size(intent.size));
         let ours = by_name(world, intent).len();
         let conf = self.ledger.conf.clone();
         let Some(line) = conf.iter().find(|line| line.id == id) else {

@@ -28,10 +28,13 @@ pub(crate) mod name {
     pub(crate) const PAUSED: &str = "a paused cluster is not touched";
     pub(crate) const LEADER: &str = "the leader is not removed or restarted while another choice exists";
     pub(crate) const STRANGERS: &str = "members that are not ours are never removed";
+    pub(crate) const FOREIGN: &str = "objects of others are never changed or deleted";
+    pub(crate) const REMEMBERED: &str = "the status holds all that must be remembered";
     pub(crate) const MEMORY: &str = "a member never comes back without its memory";
     pub(crate) const WRITES: &str = "no acknowledged write is lost while a majority of volumes lived";
     pub(crate) const RESTORE_ONCE: &str = "an EtcdRestore is followed once";
     pub(crate) const RESTORE_ASKED: &str = "an EtcdRestore that was deleted before it was taken up is not followed";
+    pub(crate) const RESTORE_AWAITED: &str = "a cluster with a waiting EtcdRestore never begins empty";
     pub(crate) const RESTORE_PROVEN: &str = "without a proven backup nothing is touched";
     pub(crate) const RESTORE_FENCED: &str = "old members never take part beside or in the new cluster";
     pub(crate) const RESTORE_WHOLE: &str = "a restored cluster has every write of its backup";

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
-use stateward_plan::etcd::{Intent, MemberId, Plan, Record, World, plan};
+use stateward_plan::etcd::MemberId;
 
 use super::{MINUTE, follower, ids, rests, three};
 use crate::profile::Profile;
-use crate::rules::name;
 use crate::sim::Sim;
 use crate::subject::{REAL, Subject};
 
@@ -49,21 +47,4 @@ fn a_crash_loop_that_replacing_does_not_end_is_left_alone() {
         node.crashes_until = 0;
     }
     rests(&mut sim);
-}
-
-#[test]
-fn a_planner_that_replaces_it_again_and_again_is_caught() {
-    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
-        let mut forgetful = record.clone();
-        forgetful.crash_replaced = None;
-        plan(intent, &forgetful, world, now)
-    }
-    let subject = Subject {
-        name: "replaces without end",
-        plan: broken,
-        ..REAL
-    };
-    // The second one never started: that it was removed must be counted too.
-    let (sim, _) = crashes_wherever_it_goes(&subject);
-    assert_eq!(sim.broken.map(|broken| broken.rule), Some(name::CRASHES));
 }

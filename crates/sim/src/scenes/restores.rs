@@ -1,12 +1,10 @@
 //! Restores from backups.
 
-use jiff::Timestamp;
 use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{Intent, LaunchKind, Plan, Record, RequestState, World, plan};
+use stateward_plan::etcd::LaunchKind;
 
 use super::{MINUTE, at_rest, cluster_id, follower, ids, pass, rests, three, until};
 use crate::profile::Profile;
-use crate::rules::name;
 use crate::sim::Sim;
 use crate::subject::{REAL, Subject};
 
@@ -81,19 +79,6 @@ fn a_restore_that_is_taken_back_behind_the_plan_leaves_the_old_cluster() {
     let (before, starts) = (ids(&sim), sim.incarnations);
     rests(&mut sim);
     assert_eq!((ids(&sim), sim.incarnations), (before, starts));
-}
-
-#[test]
-fn a_driver_that_does_not_ask_for_the_restore_again_is_caught() {
-    let subject = Subject {
-        name: "no fresh look",
-        guards: false,
-        ..REAL
-    };
-    let mut sim = taken_back_behind_the_plan(&subject);
-    sim.calm = true;
-    sim.come_to_rest();
-    assert_eq!(sim.broken.map(|broken| broken.rule), Some(name::RESTORE_ASKED));
 }
 
 #[test]
@@ -193,28 +178,4 @@ fn a_backup_of_a_newer_etcd_is_followed_after_the_upgrade_to_it() {
     rests(&mut sim);
     assert!(restored(&sim, restore));
     assert!(sim.processes.values().all(|process| process.version.minor() == 6));
-}
-
-#[test]
-fn a_planner_that_does_not_look_at_the_version_of_a_backup_is_caught() {
-    fn broken(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
-        let (mut record, mut world) = (record.clone(), world.clone());
-        for request in &mut world.restores {
-            if let RequestState::Proven(source) = &mut request.state {
-                source.cluster_version.clear();
-            }
-        }
-        if let Some(restore) = &mut record.restore {
-            restore.source.cluster_version.clear();
-        }
-        plan(intent, &record, &world, now)
-    }
-    let subject = Subject {
-        name: "any backup will do",
-        plan: broken,
-        ..REAL
-    };
-    let (mut sim, _) = asked_for_what_is_too_new(&subject);
-    sim.come_to_rest();
-    assert_eq!(sim.broken.map(|broken| broken.rule), Some(name::RESTORE_READABLE));
 }

@@ -2,7 +2,6 @@
 
 use super::{MINUTE, pass, rests, three};
 use crate::profile::Profile;
-use crate::rules::name;
 use crate::sim::Sim;
 use crate::subject::{REAL, Subject};
 
@@ -34,19 +33,4 @@ fn the_kind_of_tls_changes_by_steps_wherever_the_operator_dies() {
         let after = sim.authorities_are_one();
         assert!(after.is_some() && after != before, "another authority alone is trusted");
     }
-}
-
-#[test]
-fn a_driver_that_hands_out_the_new_authority_at_once_is_caught() {
-    let subject = Subject {
-        name: "no steps",
-        guards: false,
-        ..REAL
-    };
-    let mut sim = at_rest_with_tls(&subject);
-    sim.change_kind_of_tls();
-    sim.calm = true;
-    sim.come_to_rest();
-    let rule = sim.broken.map(|broken| broken.rule);
-    assert!(matches!(rule, Some(name::TRUST | name::CONVERGES)), "{rule:?}");
 }

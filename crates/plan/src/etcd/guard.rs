@@ -1,0 +1,552 @@
+//! Guards: what must still be so at the moment an effect is carried out. They are data, so that the operator and the
+//! simulation evaluate the same conditions with the same code; they differ only in how a fact is read.
+//!
+//! A guard that does not hold refuses the effect, and the next round decides anew. A fact that was not read refuses too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::effect::{Effect, Launch, Stop};
+use super::intent::Intent;
+use super::members::owner;
+use super::record::Record;
+use super::world::{Authority, ClusterId, DataHash, Listed, MemberId, MemberList, MemberName, Uid, World};
+
+/// For how long a quorum read of the EtcdCluster, or a write of it, counts as this moment. Effects of one round follow each
+/// other within milliseconds; one that was held up is preceded by another read.
+pub const FRESH_FOR: Duration = Duration::from_secs(1);
+
+/// One condition of an effect.
+#[allow(missing_docs, reason = "the fields are named for what they are")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// The EtcdCluster is the very version that was planned with: its spec, and what its status remembers.
+    ClusterUnchanged(ObjectVersion),
+    /// No EtcdRestore of this cluster waits: it would begin empty beside it.
+    NoRestoreWaits,
+    /// No pod of another member is there: a new cluster never starts beside the old one.
+    Alone { member: MemberName },
+    /// The Secrets name the authorities that the pod is made to trust.
+    StillTrusted { bundle: BTreeSet<Authority> },
+    /// The pod has this UID. The API server checks it with the request.
+    PodUid(Uid),
+    /// The claim has this UID. The API server checks it with the request.
+    ClaimUid(Uid),
+    /// The EtcdBackup has this UID. The API server checks it with the request.
+    BackupUid(Uid),
+    /// The object was not modified since it was observed. The API server checks it with the request.
+    Unmodified,
+    /// The member's pod is this one, or is still absent.
+    PodIs { member: MemberName, uid: Option<Uid> },
+    /// The member's claim is this one, or is still absent.
+    ClaimIs { member: MemberName, uid: Option<Uid> },
+    /// A quorum's member list lacks the member.
+    OutOfList { member: MemberName, cluster: ClusterId },
+    /// Every member that answers lists this one without a name.
+    Unstarted { member: MemberName, cluster: ClusterId },
+    /// These members' data has these hashes.
+    SameData {
+        hashes: BTreeMap<MemberId, DataHash>,
+        cluster: ClusterId,
+    },
+    /// These nodes have ended: each is deleted or out of service.
+    NodesEnded { nodes: BTreeSet<String> },
+    /// Every pod trusts these authorities. `before`: those that a pod which does not say so trusts.
+    AllTrust {
+        authorities: BTreeSet<Authority>,
+        before: BTreeSet<Authority>,
+    },
+    /// Those that vouch for the certificates in the Secrets are among these.
+    VouchersStay { authorities: BTreeSet<Authority> },
+    /// Where an authority is dropped, every pod is one that the decision rests on.
+    AllSeen {
+        authorities: BTreeSet<Authority>,
+        seen: BTreeSet<Uid>,
+    },
+    /// The status is written onto the version of the EtcdCluster that it was planned from. The API server checks it.
+    RecordUnmodified,
+    /// The EtcdRestore that is taken up is still there, and not complete.
+    RestoreAsked { name: String, uid: Uid },
+}
+
+/// The name of a guard.
+#[allow(missing_docs, reason = "they are those of the guards")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    ClusterUnchanged,
+    NoRestoreWaits,
+    Alone,
+    StillTrusted,
+    PodUid,
+    ClaimUid,
+    BackupUid,
+    Unmodified,
+    PodIs,
+    ClaimIs,
+    OutOfList,
+    Unstarted,
+    SameData,
+    NodesEnded,
+    AllTrust,
+    VouchersStay,
+    AllSeen,
+    RecordUnmodified,
+    RestoreAsked,
+}
+
+/// A version of an object: names come back, UIDs do not, and every write gives another resource version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectVersion {
+    /// Its UID.
+    pub uid: Uid,
+    /// Its resource version.
+    pub resource_version: String,
+}
+
+/// What was read past all caches. `None`: not read.
+#[derive(Clone, Debug, Default)]
+pub struct Fresh {
+    /// The EtcdCluster; `Some(None)`: it is gone.
+    pub cluster: Option<Option<ObjectVersion>>,
+    /// The names of the EtcdRestores that a user made for this cluster and that are not complete.
+    pub waiting_restores: Option<Vec<String>>,
+    /// The UID of the EtcdRestore that is taken up; `Some(None)`: it is gone, being deleted, or complete.
+    pub restore: Option<Option<Uid>>,
+    /// The cluster's pods.
+    pub pods: Option<Vec<PodNow>>,
+    /// The pod and the claim of the effect's member.
+    pub objects: Option<ObjectsNow>,
+    /// The member list that a quorum agrees to.
+    pub list: Option<MemberList>,
+    /// The member lists of all members that answer.
+    pub lists: Option<Vec<Vec<Listed>>>,
+    /// The hashes of members' data; those that cannot be compared are missing.
+    pub hashes: Option<BTreeMap<MemberId, DataHash>>,
+    /// The nodes that have ended, of those that were asked for.
+    pub ended_nodes: Option<BTreeSet<String>>,
+    /// The Secrets with certificates that Stateward writes.
+    pub secrets: Option<Vec<SecretNow>>,
+}
+
+/// A pod of the cluster at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodNow {
+    /// The member.
+    pub name: MemberName,
+    /// Its UID.
+    pub uid: Uid,
+    /// The authorities that it trusts; `None`: it does not say.
+    pub trusts: Option<BTreeSet<Authority>>,
+}
+
+/// A member's objects at this moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectsNow {
+    /// The UID of the pod of its name.
+    pub pod: Option<Uid>,
+    /// The UID of the claim of its name.
+    pub claim: Option<Uid>,
+}
+
+/// A Secret with certificates at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretNow {
+    /// Its name.
+    pub name: String,
+    /// Whom it is for.
+    pub role: SecretRole,
+    /// The authorities that it names.
+    pub bundle: BTreeSet<Authority>,
+    /// Those that vouch for its certificate.
+    pub issued: BTreeSet<Authority>,
+}
+
+/// Whom a Secret is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretRole {
+    /// Members among each other.
+    Peer,
+    /// Members as servers of clients.
+    Server,
+    /// Clients: no member reads it.
+    Client,
+}
+
+/// A fact that must be read.
+#[allow(missing_docs, reason = "they are those of `Fresh`")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    Cluster,
+    WaitingRestores,
+    Restore(String),
+    Pods,
+    Objects(MemberName),
+    List(ClusterId),
+    Lists(ClusterId),
+    Hashes(ClusterId, Vec<MemberId>),
+    EndedNodes(BTreeSet<String>),
+    Secrets,
+}
+
+/// What came of a guard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// The effect may go on.
+    Holds,
+    /// It may not, with the reason.
+    Refused(String),
+    /// This must be read first.
+    Unread(Need),
+}
+
+/// What the API server checks together with the request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Precondition {
+    /// The object's UID.
+    pub uid: Option<Uid>,
+    /// Its resource version is the one that was observed.
+    pub unmodified: bool,
+}
+
+/// The guards of an effect that was planned with this version of the EtcdCluster and this world.
+pub fn guards(effect: &Effect, cluster: &ObjectVersion, world: &World) -> Vec<Guard> {
+    let unchanged = || Guard::ClusterUnchanged(cluster.clone());
+    match effect {
+        Effect::CreatePod { member, launch, .. } => {
+            let mut guards = match launch {
+                Launch::Seed { .. } | Launch::Static { .. } => vec![unchanged(), Guard::NoRestoreWaits],
+                // A member comes back only into the cluster that it was in: not while, or after, that one was replaced.
+                Launch::Sealed => vec![unchanged()],
+                Launch::ForceNew | Launch::Restore { .. } => vec![unchanged(), alone(member)],
+                // etcd itself knows whether it is in the list.
+                Launch::Join { .. } => Vec::new(),
+            };
+            guards.extend(still_trusted(world));
+            guards
+        }
+        Effect::SealPod { uid, .. } | Effect::RelabelPod { uid, .. } => vec![Guard::PodUid(uid.clone())],
+        Effect::DeletePod { uid, how, .. } => match how {
+            // A pod that was seen not to run may run by now.
+            Stop::Restart => vec![unchanged(), Guard::PodUid(uid.clone()), Guard::Unmodified],
+            Stop::Gone | Stop::Hibernate | Stop::Replaced | Stop::Force => {
+                vec![unchanged(), Guard::PodUid(uid.clone())]
+            }
+        },
+        Effect::DeleteClaim { member, uid, cluster } => {
+            let (member, cluster) = (member.clone(), *cluster);
+            let out = Guard::OutOfList { member, cluster };
+            vec![unchanged(), out, Guard::ClaimUid(uid.clone())]
+        }
+        Effect::DeleteUnstartedClaim { member, uid, cluster } => {
+            let (member, cluster) = (member.clone(), *cluster);
+            let unstarted = Guard::Unstarted { member, cluster };
+            vec![unchanged(), unstarted, Guard::ClaimUid(uid.clone())]
+        }
+        Effect::GrowClaim { uid, .. } => vec![Guard::ClaimUid(uid.clone())],
+        Effect::RemoveMember { member, pod, claim, .. } => {
+            let (pod, claim) = (pod.clone(), claim.clone());
+            let pod = Guard::PodIs {
+                member: member.clone(),
+                uid: pod,
+            };
+            let claim = Guard::ClaimIs {
+                member: member.clone(),
+                uid: claim,
+            };
+            vec![unchanged(), pod, claim]
+        }
+        Effect::ReleaseMember { .. } => vec![unchanged()],
+        Effect::IssueCertificates { next: true } => world.trust.iter().map(all_trust).collect(),
+        Effect::TrustAuthorities { authorities } => {
+            let seen = world.pods.values().map(|pod| pod.uid.clone()).collect();
+            vec![
+                Guard::VouchersStay {
+                    authorities: authorities.clone(),
+                },
+                Guard::AllSeen {
+                    authorities: authorities.clone(),
+                    seen,
+                },
+            ]
+        }
+        Effect::CompareAgain { hashes, cluster } => vec![Guard::SameData {
+            hashes: hashes.clone(),
+            cluster: *cluster,
+        }],
+        Effect::CheckNodesEnded { nodes } => vec![Guard::NodesEnded { nodes: nodes.clone() }],
+        // Its files may go with it.
+        Effect::DropBackup { uid } => vec![unchanged(), Guard::BackupUid(uid.clone())],
+        // What creates something fails where the name is taken; what asks etcd asks only members of that cluster ID.
+        Effect::ApplyPeerService
+        | Effect::ApplyClientService
+        | Effect::ApplyBudget
+        | Effect::CreateClaim { .. }
+        | Effect::TryPod { .. }
+        | Effect::AddMember { .. }
+        | Effect::Promote { .. }
+        | Effect::UpdatePeerUrl { .. }
+        | Effect::MoveLeader { .. }
+        | Effect::Compact { .. }
+        | Effect::Defragment { .. }
+        | Effect::Disarm { .. }
+        | Effect::EnableDowngrade { .. }
+        | Effect::CancelDowngrade { .. }
+        | Effect::IssueCertificates { next: false }
+        | Effect::RequestCertificates
+        | Effect::RenewAuthority
+        | Effect::TakeBackup { .. }
+        | Effect::ApplyBackup
+        | Effect::RequestRestore { .. }
+        | Effect::Tell(_) => Vec::new(),
+    }
+}
+
+/// The guards of the record that is written before the effects.
+pub fn record_guards(before: &Record, after: &Record) -> Vec<Guard> {
+    let mut guards = vec![Guard::RecordUnmodified];
+    guards.extend(after.begins_restore(before).map(|restore| Guard::RestoreAsked {
+        name: restore.name.clone(),
+        uid: restore.uid.clone(),
+    }));
+    guards
+}
+
+fn alone(member: &MemberName) -> Guard {
+    Guard::Alone { member: member.clone() }
+}
+
+/// With Secrets that the user keeps, a pod mounts whatever they hold.
+fn still_trusted(world: &World) -> Option<Guard> {
+    let trust = world.trust.as_ref().filter(|trust| trust.managed)?;
+    Some(Guard::StillTrusted {
+        bundle: trust.bundle.clone(),
+    })
+}
+
+fn all_trust(trust: &super::world::Trust) -> Guard {
+    Guard::AllTrust {
+        authorities: trust.wanted.clone(),
+        before: trust.issued.clone(),
+    }
+}
+
+/// What of the guards goes with the request to the API server.
+pub fn precondition(guards: &[Guard]) -> Precondition {
+    let mut all = Precondition::default();
+    for guard in guards {
+        match guard {
+            Guard::PodUid(uid) | Guard::ClaimUid(uid) | Guard::BackupUid(uid) => all.uid = Some(uid.clone()),
+            Guard::Unmodified | Guard::RecordUnmodified => all.unmodified = true,
+            Guard::ClusterUnchanged(_)
+            | Guard::NoRestoreWaits
+            | Guard::Alone { .. }
+            | Guard::StillTrusted { .. }
+            | Guard::PodIs { .. }
+            | Guard::ClaimIs { .. }
+            | Guard::OutOfList { .. }
+            | Guard::Unstarted { .. }
+            | Guard::SameData { .. }
+            | Guard::NodesEnded { .. }
+            | Guard::AllTrust { .. }
+            | Guard::VouchersStay { .. }
+            | Guard::AllSeen { .. }
+            | Guard::RestoreAsked { .. } => {}
+        }
+    }
+    all
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 19] = [
+        Self::ClusterUnchanged,
+        Self::NoRestoreWaits,
+        Self::Alone,
+        Self::StillTrusted,
+        Self::PodUid,
+        Self::ClaimUid,
+        Self::BackupUid,
+        Self::Unmodified,
+        Self::PodIs,
+        Self::ClaimIs,
+        Self::OutOfList,
+        Self::Unstarted,
+        Self::SameData,
+        Self::NodesEnded,
+        Self::AllTrust,
+        Self::VouchersStay,
+        Self::AllSeen,
+        Self::RecordUnmodified,
+        Self::RestoreAsked,
+    ];
+}
+
+impl Guard {
+    /// Its name.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::ClusterUnchanged(_) => Kind::ClusterUnchanged,
+            Self::NoRestoreWaits => Kind::NoRestoreWaits,
+            Self::Alone { .. } => Kind::Alone,
+            Self::StillTrusted { .. } => Kind::StillTrusted,
+            Self::PodUid(_) => Kind::PodUid,
+            Self::ClaimUid(_) => Kind::ClaimUid,
+            Self::BackupUid(_) => Kind::BackupUid,
+            Self::Unmodified => Kind::Unmodified,
+            Self::PodIs { .. } => Kind::PodIs,
+            Self::ClaimIs { .. } => Kind::ClaimIs,
+            Self::OutOfList { .. } => Kind::OutOfList,
+            Self::Unstarted { .. } => Kind::Unstarted,
+            Self::SameData { .. } => Kind::SameData,
+            Self::NodesEnded { .. } => Kind::NodesEnded,
+            Self::AllTrust { .. } => Kind::AllTrust,
+            Self::VouchersStay { .. } => Kind::VouchersStay,
+            Self::AllSeen { .. } => Kind::AllSeen,
+            Self::RecordUnmodified => Kind::RecordUnmodified,
+            Self::RestoreAsked { .. } => Kind::RestoreAsked,
+        }
+    }
+
+    /// Whether it holds by what was read, or what must be read to say so.
+    pub fn check(&self, fresh: &Fresh, intent: &Intent) -> Check {
+        self.evaluate(fresh, intent).unwrap_or_else(Check::Unread)
+    }
+
+    fn evaluate(&self, fresh: &Fresh, intent: &Intent) -> Result<Check, Need> {
+        Ok(match self {
+            Self::ClusterUnchanged(planned) => {
+                let now = fresh.cluster.as_ref().ok_or(Need::Cluster)?;
+                holds(now.as_ref() == Some(planned), || {
+                    "the EtcdCluster has changed meanwhile".into()
+                })
+            }
+            Self::NoRestoreWaits => {
+                let restores = fresh.waiting_restores.as_ref().ok_or(Need::WaitingRestores)?;
+                let Some(name) = restores.first() else {
+                    return Ok(Check::Holds);
+                };
+                // With a pod there the cluster has begun already, and its other first members must come.
+                let has_begun = !fresh.pods.as_ref().ok_or(Need::Pods)?.is_empty();
+                holds(has_begun, || format!("EtcdRestore {name} of this cluster waits"))
+            }
+            Self::RestoreAsked { name, uid } => {
+                let now = fresh.restore.as_ref().ok_or_else(|| Need::Restore(name.clone()))?;
+                holds(now.as_ref() == Some(uid), || {
+                    format!("EtcdRestore {name} is gone or complete")
+                })
+            }
+            Self::Alone { member } => {
+                let mut pods = fresh.pods.as_ref().ok_or(Need::Pods)?.iter();
+                refused_by(pods.find(|pod| pod.name != *member), |pod| {
+                    format!("the pod {} is still there", pod.name)
+                })
+            }
+            // The API server says so with the request itself.
+            Self::PodUid(_) | Self::ClaimUid(_) | Self::BackupUid(_) | Self::Unmodified | Self::RecordUnmodified => {
+                Check::Holds
+            }
+            Self::PodIs { member, uid } => {
+                let now = fresh.objects.as_ref().ok_or(Need::Objects(member.clone()))?;
+                holds(now.pod == *uid, || format!("the pod of {member} is another one now"))
+            }
+            Self::ClaimIs { member, uid } => {
+                let now = fresh.objects.as_ref().ok_or(Need::Objects(member.clone()))?;
+                holds(now.claim == *uid, || {
+                    format!("the claim of {member} is another one now")
+                })
+            }
+            Self::OutOfList { member, cluster } => {
+                let list = fresh.list.as_ref().ok_or(Need::List(*cluster))?;
+                if list.cluster != *cluster {
+                    Check::Refused(format!("cluster {} answered instead of {cluster}", list.cluster))
+                } else {
+                    let is_it = |line: &&Listed| is_member(intent, line, member) || line.name.as_ref() == Some(member);
+                    refused_by(list.members.iter().find(is_it), |_| {
+                        format!("{member} is in the member list again")
+                    })
+                }
+            }
+            Self::Unstarted { member, cluster } => {
+                let lists = fresh.lists.as_ref().ok_or(Need::Lists(*cluster))?;
+                let unstarted = |line: &Listed| line.name.is_none() && is_member(intent, line, member);
+                let all = !lists.is_empty() && lists.iter().all(|list| list.iter().any(unstarted));
+                holds(all, || format!("{member} has started meanwhile"))
+            }
+            Self::SameData { hashes, cluster } => {
+                let ids = || hashes.keys().copied().collect();
+                let now = fresh.hashes.as_ref().ok_or_else(|| Need::Hashes(*cluster, ids()))?;
+                refused_by(hashes.iter().find(|(id, was)| now.get(id) != Some(was)), |(id, was)| {
+                    let is = now.get(id).map_or("not to be compared".to_owned(), ToString::to_string);
+                    format!("the data of member {id} was {was} and is {is}")
+                })
+            }
+            Self::NodesEnded { nodes } => {
+                let ended = fresh.ended_nodes.as_ref();
+                let ended = ended.ok_or_else(|| Need::EndedNodes(nodes.clone()))?;
+                refused_by(nodes.difference(ended).next(), |node| {
+                    format!("the node {node} is back")
+                })
+            }
+            Self::StillTrusted { bundle } => {
+                let mut secrets = fresh.secrets.as_ref().ok_or(Need::Secrets)?.iter();
+                refused_by(secrets.find(|secret| !secret.agrees(bundle)), |secret| {
+                    format!("the Secret {} names other authorities now", secret.name)
+                })
+            }
+            Self::AllTrust { authorities, before } => {
+                let mut pods = fresh.pods.as_ref().ok_or(Need::Pods)?.iter();
+                let trusts = |pod: &&PodNow| authorities.is_subset(pod.trusts.as_ref().unwrap_or(before));
+                refused_by(pods.find(|pod| !trusts(pod)), |pod| {
+                    format!("{} does not trust the new authority yet", pod.name)
+                })
+            }
+            Self::VouchersStay { authorities } => {
+                let mut secrets = fresh.secrets.as_ref().ok_or(Need::Secrets)?.iter();
+                refused_by(secrets.find(|secret| !secret.issued.is_subset(authorities)), |secret| {
+                    let name = &secret.name;
+                    format!("the certificate in the Secret {name} is of an authority that would be dropped")
+                })
+            }
+            Self::AllSeen { authorities, seen } => {
+                let mut secrets = fresh.secrets.as_ref().ok_or(Need::Secrets)?.iter();
+                if secrets.all(|secret| secret.bundle.is_subset(authorities)) {
+                    return Ok(Check::Holds);
+                }
+                let mut pods = fresh.pods.as_ref().ok_or(Need::Pods)?.iter();
+                refused_by(pods.find(|pod| !seen.contains(&pod.uid)), |pod| {
+                    format!("the pod {} was not looked at", pod.name)
+                })
+            }
+        })
+    }
+}
+
+impl SecretNow {
+    /// A pod that trusts these is right by this Secret. The Secrets of clients and servers may name more, while one of them
+    /// is written after the other.
+    fn agrees(&self, bundle: &BTreeSet<Authority>) -> bool {
+        let (prefix, complete) = match self.role {
+            SecretRole::Peer => ("peer/", true),
+            SecretRole::Server => ("client/", false),
+            SecretRole::Client => return true,
+        };
+        let mut planned = bundle.iter().filter(|name| name.starts_with(prefix));
+        planned.all(|name| self.bundle.contains(name)) && (!complete || self.bundle.is_subset(bundle))
+    }
+}
+
+fn is_member(intent: &Intent, line: &Listed, member: &MemberName) -> bool {
+    owner(intent, line).as_ref() == Some(member)
+}
+
+fn holds(it_does: bool, why_not: impl FnOnce() -> String) -> Check {
+    if it_does {
+        Check::Holds
+    } else {
+        Check::Refused(why_not())
+    }
+}
+
+fn refused_by<T>(offender: Option<T>, why: impl FnOnce(T) -> String) -> Check {
+    offender.map_or(Check::Holds, |offender| Check::Refused(why(offender)))
+}

@@ -1,0 +1,161 @@
+//! Guards: the planner's own code says whether they hold, by facts that are read from what really is. What the API server
+//! checks with a request is checked here as it does.
+
+use std::rc::Rc;
+
+use stateward_plan::etcd::guard::{
+    self, Check, FRESH_FOR, Fresh, Guard, Kind, Need, ObjectVersion, ObjectsNow, PodNow, Precondition,
+};
+use stateward_plan::etcd::{Effect, MemberName, Record, Uid, World};
+
+use crate::kube::{Cluster, uid};
+use crate::queue::Ms;
+use crate::rules::name;
+use crate::sim::Sim;
+
+/// When the EtcdCluster was last read or written in a round, and what it was.
+pub(crate) type Seen = Option<(Ms, Option<ObjectVersion>)>;
+
+pub(crate) fn version_of(cluster: &Cluster) -> ObjectVersion {
+    ObjectVersion {
+        uid: uid(cluster.id),
+        resource_version: cluster.version.to_string(),
+    }
+}
+
+impl Sim<'_> {
+    /// The guards that the driver keeps.
+    pub(crate) fn kept(&self, mut guards: Vec<Guard>) -> Vec<Guard> {
+        guards.retain(|guard| Some(guard.kind()) != self.subject.without);
+        guards
+    }
+
+    pub(crate) fn guards(&self, cluster: &Cluster, world: &World, effect: &Effect) -> Vec<Guard> {
+        self.kept(guard::guards(effect, &version_of(cluster), world))
+    }
+
+    /// Before anything is done: a round that rests on an old EtcdCluster does nothing at all.
+    pub(crate) fn must_be_planned_with(
+        &self,
+        cluster: &Cluster,
+        world: &World,
+        effects: &[Effect],
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        for effect in effects {
+            let mut guards = self.guards(cluster, world, effect);
+            guards.retain(|guard| guard.kind() == Kind::ClusterUnchanged);
+            self.must_hold(cluster, &guards, seen)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn must_hold(&self, cluster: &Cluster, guards: &[Guard], seen: &mut Seen) -> Result<(), String> {
+        let fresh_for = FRESH_FOR.as_millis() as Ms;
+        let lately = seen.as_ref().filter(|(at, _)| at + fresh_for > self.now);
+        let mut fresh = Fresh {
+            cluster: lately.map(|(_, version)| version.clone()),
+            ..Fresh::default()
+        };
+        for guard in guards {
+            loop {
+                match guard.check(&fresh, &cluster.intent) {
+                    Check::Holds => break,
+                    Check::Refused(why) => return Err(format!("refused: {why}")),
+                    Check::Unread(need) => self.read(need, cluster, &mut fresh, seen)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, need: Need, cluster: &Cluster, fresh: &mut Fresh, seen: &mut Seen) -> Result<(), String> {
+        let now = &self.kube.now;
+        match need {
+            Need::Cluster => {
+                let version = now.cluster.as_deref().map(version_of);
+                *seen = Some((self.now, version.clone()));
+                fresh.cluster = Some(version);
+            }
+            Need::WaitingRestores => fresh.waiting_restores = Some(self.waiting_restores()),
+            Need::Restore(name) => fresh.restore = Some(self.restore_of_name(&name)),
+            Need::Pods => {
+                let own = now.pods.values().filter(|pod| pod.owner == cluster.id);
+                let pods = own.map(|pod| PodNow {
+                    name: pod.name.clone(),
+                    uid: pod.shown.uid.clone(),
+                    trusts: pod.shown.trusts.clone(),
+                });
+                fresh.pods = Some(pods.collect());
+            }
+            Need::Objects(member) => {
+                fresh.objects = Some(ObjectsNow {
+                    pod: now.pods.get(&member).map(|pod| pod.shown.uid.clone()),
+                    claim: now.claims.get(&member).map(|claim| claim.shown.uid.clone()),
+                });
+            }
+            Need::List(of) => {
+                let asked: Vec<_> = self.processes.keys().copied().collect();
+                let list = self.proven_list(&asked).filter(|list| list.cluster == of);
+                fresh.list = Some(list.ok_or("no quorum proves the list")?);
+            }
+            Need::Lists(of) => fresh.lists = Some(self.lists_of(of)?),
+            Need::EndedNodes(nodes) => {
+                let ended = nodes.into_iter().filter(|node| now.ended_nodes.contains_key(node));
+                fresh.ended_nodes = Some(ended.collect());
+            }
+            Need::Secrets => fresh.secrets = Some(self.secrets_now(cluster.id)),
+            Need::Hashes(of, ids) => fresh.hashes = Some(self.hashes_of(of, &ids)),
+        }
+        Ok(())
+    }
+
+    /// What the API server says to a request about a pod with this precondition.
+    pub(crate) fn pod_for(
+        &self,
+        member: &MemberName,
+        world: &World,
+        precondition: &Precondition,
+    ) -> Result<Rc<crate::kube::PodObject>, String> {
+        let pod = self.kube.now.pods.get(member).ok_or("404: the pod is gone")?;
+        same(precondition, &pod.shown.uid)?;
+        if precondition.unmodified && world.pods.get(member) != Some(&pod.shown) {
+            return Err("409: the pod has been modified".into());
+        }
+        Ok(pod.clone())
+    }
+
+    /// The same for a claim.
+    pub(crate) fn claim_for(&self, member: &MemberName, precondition: &Precondition) -> Result<(), String> {
+        let claim = self.kube.now.claims.get(member).ok_or("404: the claim is gone")?;
+        same(precondition, &claim.shown.uid)
+    }
+
+    /// The EtcdBackup of `spec.backup` is taken away.
+    pub(crate) fn drop_backup(&mut self, precondition: &Precondition) -> Result<(), String> {
+        let Some(backup) = self.kube.kept_backup else {
+            return Ok(());
+        };
+        same(precondition, &uid(backup.id))?;
+        if backup.owner.is_none() {
+            self.break_rule(name::FOREIGN, "an EtcdBackup that a user made is deleted");
+        }
+        self.kube.kept_backup = None;
+        self.kube.changed = true;
+        Ok(())
+    }
+
+    /// Whether the record may be written by its guards, and what goes with the request.
+    pub(crate) fn record_may_be_written(&self, cluster: &Cluster, after: &Record) -> Result<Precondition, String> {
+        let guards = self.kept(guard::record_guards(&cluster.record, after));
+        self.must_hold(cluster, &guards, &mut None)?;
+        Ok(guard::precondition(&guards))
+    }
+}
+
+fn same(precondition: &Precondition, now: &Uid) -> Result<(), String> {
+    match &precondition.uid {
+        Some(uid) if uid != now => Err("409: the UID is another one".into()),
+        Some(_) | None => Ok(()),
+    }
+}
