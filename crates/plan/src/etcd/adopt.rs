@@ -5,7 +5,7 @@
 //! lies what only the user can do: lead the clients to the new members.
 
 use super::members::owner;
-use super::{Effect, LATER, Listed, MemberId, MemberName, Note, SOON, Step, View, Voice, Work};
+use super::{Effect, LATER, Listed, MemberId, MemberName, Note, Reason, SOON, Step, View, Voice, Work};
 
 /// Instead of a bootstrap: nothing is founded, since the cluster is there. `None`: it answers, and can be taken up.
 pub(super) fn begin(view: &View<'_>) -> Option<Step> {
@@ -22,20 +22,20 @@ pub(super) fn begin(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Creating,
-                "WaitingForAdopted",
+                Reason::WaitingForAdopted,
                 format!("the cluster to be taken over (annotation stateward.dev/adopt-endpoints) does not prove its member list: {why}"),
             )
             .wake(LATER),
         );
     }
     if let Some(words) = other_tls(view) {
-        return Some(Step::new(Work::Stuck, "AdoptedTlsDiffers", words).wake(LATER));
+        return Some(Step::new(Work::Stuck, Reason::AdoptedTlsDiffers, words).wake(LATER));
     }
     let other = answers(view).find(|(_, version)| version.minor() != view.version.minor());
     other.map(|(endpoint, version)| {
         Step::new(
             Work::Stuck,
-            "AdoptedVersionDiffers",
+            Reason::AdoptedVersionDiffers,
             format!(
                 "{endpoint} runs etcd {version} and spec.version is {}: set spec.version to a 3.{}.x, and change it when the old members have left",
                 view.version,
@@ -91,7 +91,7 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
     if !view.intent.release_adopted {
         return Some(Step::new(
             Work::Changing,
-            "WaitingForRelease",
+            Reason::WaitingForRelease,
             format!(
                 "all {} members have joined. When every client uses the service {}, set the annotation stateward.dev/release-adopted: \"true\", and the old members leave: {}",
                 view.intent.size,
@@ -116,7 +116,7 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Scaling,
-                "MovingLeadership",
+                Reason::MovingLeadership,
                 "the leader is one of the old members and hands over before they leave",
             )
             .with([hand_over])
@@ -142,7 +142,7 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Scaling,
-                "WaitingForHealth",
+                Reason::WaitingForHealth,
                 format!("{} leaves when a quorum of the members that stay answers", name(victim)),
             )
             .wake(LATER),
@@ -155,7 +155,7 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
     };
     let note = Note {
         warning: false,
-        reason: "MemberReleased",
+        reason: Reason::MemberReleased,
         message: format!(
             "{} ({}), which was taken over, left; its pod can be deleted",
             name(victim),
@@ -165,7 +165,7 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
     Some(
         Step::new(
             Work::Scaling,
-            "ReleasingMember",
+            Reason::ReleasingMember,
             format!("the old members leave: {}", names(&strangers)),
         )
         .with([release, Effect::Tell(note)])

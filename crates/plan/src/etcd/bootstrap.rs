@@ -3,7 +3,7 @@
 use super::intent::Bootstrap;
 use super::members::CRASHES_OF_UNKNOWN_REASON;
 use super::record::{Bootstrapped, Record};
-use super::{Effect, Launch, MemberName, SOON, Step, Stop, View, Work};
+use super::{Effect, Launch, MemberName, Reason, SOON, Step, Stop, View, Work};
 
 pub(super) fn bootstrap(view: &View<'_>, record: &mut Record) -> Option<Step> {
     match &view.record.bootstrap {
@@ -31,7 +31,7 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
         });
         return Step::new(
             Work::Changing,
-            "Adopted",
+            Reason::Adopted,
             "the status had no record of this running cluster; it was taken up again",
         )
         .wake(SOON);
@@ -46,7 +46,7 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
         let named = named.into_iter().collect::<Vec<_>>().join(", ");
         return Step::new(
             Work::Stuck,
-            "RecordMissing",
+            Reason::RecordMissing,
             format!("the status has no record of a bootstrap, but pods or claims of this cluster are there ({named}) and no member answers. Nothing is started, since that could make a second cluster. Restore the status, or delete these claims if their data is not wanted"),
         )
         .wake(super::LATER);
@@ -57,7 +57,7 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
     if !world.foreign_claims.is_empty() && !intent.ignore_old_claims {
         return Step::new(
             Work::Stuck,
-            "OldClaimsPresent",
+            Reason::OldClaimsPresent,
             format!(
                 "claims of an earlier cluster of this name are there: {}. Delete them, restore from them under another name, or set the annotation stateward.dev/ignore-old-claims: \"true\" to begin with an empty cluster beside them",
                 world.foreign_claims.join(", ")
@@ -67,7 +67,7 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
     if !world.conflicts.is_empty() {
         return Step::new(
             Work::Stuck,
-            "NameTaken",
+            Reason::NameTaken,
             format!(
                 "these objects exist and belong to somebody else: {}. Delete them, or choose another name for the cluster",
                 world.conflicts.join(", ")
@@ -75,7 +75,7 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
         );
     }
     if let Some(refused) = super::upgrade_path::check_first(&view.version) {
-        return Step::new(Work::Stuck, "VersionRefused", refused);
+        return Step::new(Work::Stuck, Reason::VersionRefused, refused);
     }
     let count = match intent.bootstrap {
         Bootstrap::SeedThenJoin => 1,
@@ -178,10 +178,10 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
     let step = match waiting {
         Some(waiting) => Step::new(
             Work::Creating,
-            "WaitingForFirstMember",
+            Reason::WaitingForFirstMember,
             format!("starting {what}: {waiting}"),
         ),
-        None => Step::new(Work::Creating, "StartingFirstMember", format!("starting {what}")),
+        None => Step::new(Work::Creating, Reason::StartingFirstMember, format!("starting {what}")),
     };
     // All claims before the first pod: once a pod has run, a claim that is not there was there.
     let step = step.with(claims).with(pods);

@@ -1,6 +1,6 @@
 //! What is left of members that are out of the list: their pods, then their data, by UID (rule 4).
 
-use super::{Effect, LATER, Step, Stop, View, Work};
+use super::{Effect, LATER, Reason, Step, Stop, View, Work};
 
 pub(super) fn clean_up(view: &View<'_>) -> Option<Step> {
     let list = view.world.list.as_ref()?;
@@ -33,7 +33,7 @@ pub(super) fn clean_up(view: &View<'_>) -> Option<Step> {
     (!effects.is_empty()).then(|| {
         Step::new(
             Work::Changing,
-            "CleaningUp",
+            Reason::CleaningUp,
             "removing what is left of members that are out of the cluster",
         )
         .with(effects)

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::members::{Fate, owner};
 use super::record::Record;
 use super::{
-    Alarm, ClusterId, DataHash, Effect, LATER, Listed, MemberId, MemberList, Note, Step, View, Voice, Work, World, roll,
+    Alarm, ClusterId, DataHash, Effect, LATER, Listed, MemberId, MemberList, Note, Reason, Step, View, Voice, Work,
+    World, roll,
 };
 
 /// What comparing the voters gave.
@@ -37,7 +38,7 @@ pub(super) fn corruption(view: &View<'_>, record: &mut Record) -> Option<Step> {
         .list
         .as_ref()
         .filter(|_| view.world.has_alarm(Alarm::Corrupt))?;
-    let step = |message: String| Step::new(Work::Recovering, "ComparingData", message).wake(LATER);
+    let step = |message: String| Step::new(Work::Recovering, Reason::ComparingData, message).wake(LATER);
     let (of, differ, unknown) = match verdict(view.world, list, |id| is_lost(view, id)) {
         Verdict::Majority { of, differ, unknown } => (of, differ, unknown),
         Verdict::None => return Some(no_majority(view, list)),
@@ -118,7 +119,7 @@ pub(super) fn corruption(view: &View<'_>, record: &mut Record) -> Option<Step> {
     });
     let note = Note {
         warning: true,
-        reason: "AlarmCleared",
+        reason: Reason::AlarmCleared,
         message: "the alarm CORRUPT is cleared: all members have the same data by their hashes".to_owned(),
     };
     Some(
@@ -214,12 +215,12 @@ fn different_versions(view: &View<'_>) -> Step {
         "{RAISED} Hashes of different versions of etcd cannot be compared: waiting until all members run one version"
     );
     if view.intent.is_durable() {
-        return Step::new(Work::Recovering, "ComparingData", wait).wake(LATER);
+        return Step::new(Work::Recovering, Reason::ComparingData, wait).wake(LATER);
     }
     let message = format!(
         "{wait}. Without durable storage no member is restarted, and a new one would copy data that may be wrong: remove the members of one version with etcdctl member remove, one at a time, or restore the cluster from a backup (an EtcdRestore that names this cluster)"
     );
-    Step::new(Work::Stuck, "DataNotComparable", message).wake(LATER)
+    Step::new(Work::Stuck, Reason::DataNotComparable, message).wake(LATER)
 }
 
 /// Nobody can say which data is right: nothing is changed.
@@ -228,7 +229,7 @@ fn no_majority(view: &View<'_>, list: &MemberList) -> Step {
         "etcd raised the alarm CORRUPT and takes no writes, and no data is that of more than half of the voters: {}. Nothing is changed. Restore the cluster from a backup (an EtcdRestore that names this cluster); or, if you know which member is right, remove the others with etcdctl member remove, one at a time",
         listing(view, list)
     );
-    Step::new(Work::Stuck, "DataDiffers", message).wake(LATER)
+    Step::new(Work::Stuck, Reason::DataDiffers, message).wake(LATER)
 }
 
 /// The hash of every voter.

@@ -1,7 +1,7 @@
 //! More members: added to the list as learners first, one after another, or all at once where etcd can (3.6).
 
 use super::members::initial_cluster;
-use super::{Effect, LATER, Launch, MemberName, Step, TlsStage, View, Work};
+use super::{Effect, LATER, Launch, MemberName, Reason, Step, TlsStage, View, Work};
 
 pub(super) fn grow(view: &View<'_>) -> Option<Step> {
     let list = view.world.list.as_ref()?;
@@ -14,7 +14,7 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Scaling,
-                "WaitingForHealth",
+                Reason::WaitingForHealth,
                 format!(
                     "{} of {wanted} members are in the cluster; a new one is added when {} answers again",
                     total, member.name
@@ -58,7 +58,7 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
     Some(
         Step::new(
             Work::Scaling,
-            "AddingMembers",
+            Reason::AddingMembers,
             format!("{total} of {wanted} members are in the cluster: adding {}", new.len()),
         )
         .with(effects)

@@ -1,7 +1,7 @@
 //! Sleep: all pods stop, all data stays. Waking is `restart`'s ordinary work.
 
 use super::record::Record;
-use super::{Effect, Step, Stop, View, Work};
+use super::{Effect, Reason, Step, Stop, View, Work};
 
 pub(super) fn hibernate(view: &View<'_>, record: &mut Record) -> Option<Step> {
     if !view.intent.hibernate {
@@ -12,7 +12,7 @@ pub(super) fn hibernate(view: &View<'_>, record: &mut Record) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Stuck,
-                "CannotHibernate",
+                Reason::CannotHibernate,
                 "spec.hibernate needs durable storage: with ephemeral storage stopping the pods would lose all data. Set spec.hibernate to false",
             )
             .with(super::seal::seal(view)),
@@ -23,7 +23,7 @@ pub(super) fn hibernate(view: &View<'_>, record: &mut Record) -> Option<Step> {
         return if view.record.bootstrap.is_none() {
             Some(Step::new(
                 Work::Stuck,
-                "Hibernating",
+                Reason::Hibernating,
                 "spec.hibernate is true: the cluster is created when it is false",
             ))
         } else {
@@ -46,7 +46,7 @@ pub(super) fn hibernate(view: &View<'_>, record: &mut Record) -> Option<Step> {
     Some(
         Step::new(
             Work::Stuck,
-            "Hibernating",
+            Reason::Hibernating,
             "spec.hibernate is true: all pods are stopped, all data is kept",
         )
         .with(stop),

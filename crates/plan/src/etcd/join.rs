@@ -4,7 +4,7 @@
 //! One at a time, since two members that start with `existing` at the same moment wait for each other's answer (etcd.md).
 
 use super::members::{Fate, Proof, initial_cluster, owner, says_no_data};
-use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, SOON, Step, Stop, View, Work};
+use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, Reason, SOON, Step, Stop, View, Work};
 
 pub(super) fn join(view: &View<'_>) -> Option<Step> {
     match &view.world.list {
@@ -44,7 +44,7 @@ fn join_proven(view: &View<'_>, cluster: super::ClusterId, list: &[Listed]) -> O
         return Some(
             Step::new(
                 Work::Scaling,
-                "PromotingLearner",
+                Reason::PromotingLearner,
                 format!("{} catches up with the leader before it votes", member.name),
             )
             .with(effects)
@@ -73,7 +73,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         if let Fate::Away(why) = &member.fate {
             let step = Step::new(
                 Work::Scaling,
-                "WaitingForLearner",
+                Reason::WaitingForLearner,
                 format!("learner {name} does not answer yet: {why}"),
             );
             let runs = member.pod.is_some_and(|pod| pod.running);
@@ -91,7 +91,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             return Some(
                 Step::new(
                     Work::Scaling,
-                    "StartingMember",
+                    Reason::StartingMember,
                     format!("{name} has started and tells its name"),
                 )
                 .wake(SOON),
@@ -103,7 +103,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         if pod.terminating {
             return Some(Step::new(
                 Work::Scaling,
-                "WaitingForPod",
+                Reason::WaitingForPod,
                 format!("pod {name} of an earlier attempt is stopping"),
             ));
         }
@@ -130,7 +130,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             return Some(
                 Step::new(
                     Work::Scaling,
-                    "RestartingJoin",
+                    Reason::RestartingJoin,
                     format!("{name} starts again with the member list of now"),
                 )
                 .with([again]),
@@ -140,7 +140,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             return Some(
                 Step::new(
                     Work::Scaling,
-                    "StartingMember",
+                    Reason::StartingMember,
                     format!("the claim of {name} is made again"),
                 )
                 .with([Effect::CreateClaim { member: name.clone() }]),
@@ -150,7 +150,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             Some(blocked) => format!("{name} waits to start: {}: {}", blocked.reason, blocked.message),
             None => format!("{name} is starting"),
         };
-        let step = Step::new(Work::Scaling, "StartingMember", why);
+        let step = Step::new(Work::Scaling, Reason::StartingMember, why);
         return Some(if pod.running {
             step.until_word()
         } else {
@@ -166,7 +166,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
                 return Some(
                     Step::new(
                         Work::Recovering,
-                        "WaitingForQuorum",
+                        Reason::WaitingForQuorum,
                         format!("{name} has no claim; whether it ever had data is known when a quorum answers"),
                     )
                     .wake(LATER),
@@ -176,7 +176,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             Some(claim) if claim.terminating => {
                 return Some(Step::new(
                     Work::Scaling,
-                    "WaitingForClaim",
+                    Reason::WaitingForClaim,
                     format!("an old claim {name} is being deleted"),
                 ));
             }
@@ -189,7 +189,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         version: view.new_pods.clone(),
         tls: view.stage_of(name),
     });
-    Some(Step::new(Work::Scaling, "StartingMember", format!("starting {name}")).with(effects))
+    Some(Step::new(Work::Scaling, Reason::StartingMember, format!("starting {name}")).with(effects))
 }
 
 /// Before 3.4 a voter that was added counts for the quorum that it takes to remove it again: the second of two that never
@@ -223,7 +223,7 @@ fn begin_elsewhere(view: &View<'_>, list: &[Listed], name: &MemberName) -> Optio
     });
     let message = format!("{name} never started and begins elsewhere: {}", proof.words());
     Some(
-        Step::new(Work::Scaling, "RestartingJoin", message)
+        Step::new(Work::Scaling, Reason::RestartingJoin, message)
             .with(stop.into_iter().chain(discard))
             .wake(LATER),
     )

@@ -44,6 +44,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use stateward_api::EtcdVersion;
 
+pub use crate::reason::Reason;
 pub use effect::{Effect, Launch, Note, Stop};
 pub use intent::{Bootstrap, Defragmentation, Intent, Recovery, ServiceHashes, Storage};
 use members::Member;
@@ -88,8 +89,7 @@ struct Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Doing {
     work: Work,
-    /// One word in CamelCase for conditions.
-    reason: &'static str,
+    reason: Reason,
     /// A sentence: what is done or waited for, and where it helps, what to do.
     message: String,
 }
@@ -111,7 +111,7 @@ enum Work {
 }
 
 impl Step {
-    fn new(work: Work, reason: &'static str, message: impl Into<String>) -> Self {
+    fn new(work: Work, reason: Reason, message: impl Into<String>) -> Self {
         Self {
             effects: Vec::new(),
             doing: Some(Doing {
@@ -256,16 +256,16 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
     if view.intent.paused {
         return Step::new(
             Work::Stuck,
-            "Paused",
+            Reason::Paused,
             "spec.paused is true: nothing is changed until it is false again",
         );
     }
     if let Secrets::Missing(what) = &view.world.secrets {
-        return Step::new(Work::Stuck, "SecretMissing", what.clone()).wake(LATER);
+        return Step::new(Work::Stuck, Reason::SecretMissing, what.clone()).wake(LATER);
     }
     if let Secrets::Taken(what) = &view.world.secrets {
         // A pod that is made now would mount it. Whoever looks at it tells when it is gone.
-        return Step::new(Work::Stuck, "NameTaken", what.clone());
+        return Step::new(Work::Stuck, Reason::NameTaken, what.clone());
     }
     if let Some(step) = hibernate::hibernate(view, record) {
         return step;
@@ -273,7 +273,7 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
     let mut effects = services::services(view);
     if let Secrets::Awaited { what, ask } = &view.world.secrets {
         effects.extend(ask.then_some(Effect::RequestCertificates));
-        return Step::new(Work::Creating, "WaitingForCertificates", what.clone())
+        return Step::new(Work::Creating, Reason::WaitingForCertificates, what.clone())
             .with(effects)
             .wake(LATER);
     }
@@ -283,7 +283,7 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         if first {
             return Step::new(
                 Work::Creating,
-                "IssuingCertificates",
+                Reason::IssuingCertificates,
                 "issuing the certificates of the cluster",
             )
             .with(effects);

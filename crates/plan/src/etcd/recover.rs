@@ -7,7 +7,7 @@ use super::intent::Recovery;
 use super::members::{Fate, Proof, elapsed};
 use super::record::{Record, Recovering};
 use super::world::{BackupPoint, RequestState};
-use super::{Effect, LATER, Launch, LaunchKind, MemberName, Note, SOON, Step, Stop, View, Work};
+use super::{Effect, LATER, Launch, LaunchKind, MemberName, Note, Reason, SOON, Step, Stop, View, Work};
 
 pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
     if let Some(recovering) = &view.record.recovery {
@@ -40,7 +40,7 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
     // Members that are only away still come back as they were, so that their word can be compared.
     if let Some(step) = super::restart::bring_back(view) {
         return Some(Step {
-            doing: Step::new(Work::Stuck, "QuorumLost", words).doing,
+            doing: Step::new(Work::Stuck, Reason::QuorumLost, words).doing,
             ..step
         });
     }
@@ -49,25 +49,25 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
             "{words}. The member list also has voters that are not this cluster's: {}. Nothing is founded beside them: bring them back, or create an EtcdRestore if they are gone for good",
             count.strangers.join(", ")
         );
-        return Some(Step::new(Work::Stuck, "OtherVoters", message).wake(LATER));
+        return Some(Step::new(Work::Stuck, Reason::OtherVoters, message).wake(LATER));
     }
     let since = view.record.quorum_lost.unwrap_or(view.now);
     match view.intent.recovery {
         Recovery::Report => Some(
-            Step::new(Work::Stuck, "QuorumLost", format!("{words}. Nothing is changed. Set spec.recovery.onQuorumLoss to FromSurvivor or FromBackup to go on, accepting that writes may be lost")).wake(LATER),
+            Step::new(Work::Stuck, Reason::QuorumLost, format!("{words}. Nothing is changed. Set spec.recovery.onQuorumLoss to FromSurvivor or FromBackup to go on, accepting that writes may be lost")).wake(LATER),
         ),
         Recovery::FromSurvivor(_) if !view.intent.is_durable() => Some(
-            Step::new(Work::Stuck, "SurvivorIsEphemeral", format!("{words}. The survivors' data lives in their pods and would go with a restart: save it with etcdctl snapshot save, then restore it with an EtcdRestore")).wake(LATER),
+            Step::new(Work::Stuck, Reason::SurvivorIsEphemeral, format!("{words}. The survivors' data lives in their pods and would go with a restart: save it with etcdctl snapshot save, then restore it with an EtcdRestore")).wake(LATER),
         ),
         Recovery::FromSurvivor(delay) => {
             if let Some(left) = wait_left(since, view, delay) {
-                return Some(Step::new(Work::Stuck, "QuorumLost", format!("{words}. Recovery from a survivor begins in {} s", left.as_secs())).wake(left));
+                return Some(Step::new(Work::Stuck, Reason::QuorumLost, format!("{words}. Recovery from a survivor begins in {} s", left.as_secs())).wake(left));
             }
             from_survivor(view, record, &survivors.iter().map(|name| (**name).clone()).collect::<Vec<_>>(), words)
         }
         Recovery::FromBackup(delay) => {
             if let Some(left) = wait_left(since, view, delay) {
-                return Some(Step::new(Work::Stuck, "QuorumLost", format!("{words}. Recovery from a backup begins in {} s", left.as_secs())).wake(left));
+                return Some(Step::new(Work::Stuck, Reason::QuorumLost, format!("{words}. Recovery from a backup begins in {} s", left.as_secs())).wake(left));
             }
             Some(from_backup(view, record, &words))
         }
@@ -205,7 +205,7 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
             return Some(
                 Step::new(
                     Work::Stuck,
-                    "WaitingForSurvivors",
+                    Reason::WaitingForSurvivors,
                     format!(
                         "{words}. Waiting for {name} to say what it has, so that the most advanced one can be chosen: {advice}"
                     ),
@@ -232,7 +232,7 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
         return Some(
             Step::new(
                 Work::Recovering,
-                "WaitingForQuorum",
+                Reason::WaitingForQuorum,
                 "enough members answer to elect a leader; waiting for them".to_owned(),
             )
             .wake(LATER),
@@ -242,7 +242,7 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
         return Some(
             Step::new(
                 Work::Stuck,
-                "NoSurvivor",
+                Reason::NoSurvivor,
                 format!("{words}. No survivor is left; only a backup can bring data back"),
             )
             .wake(LATER),
@@ -255,7 +255,7 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
     });
     let note = Note {
         warning: true,
-        reason: "RecoveringFromSurvivor",
+        reason: Reason::RecoveringFromSurvivor,
         message: format!(
             "{words}. {survivor} has the most and becomes the cluster; writes that only the lost members had acknowledged are gone"
         ),
@@ -263,7 +263,7 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
     Some(
         Step::new(
             Work::Recovering,
-            "RecoveringFromSurvivor",
+            Reason::RecoveringFromSurvivor,
             format!("{survivor} becomes the cluster"),
         )
         .with([Effect::Tell(note)])
@@ -300,20 +300,26 @@ fn candidate<'a>(view: &'a View<'_>) -> Result<&'a BackupPoint, String> {
 /// majority comes back meanwhile, nothing was touched.
 fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
     let stuck = |reason, more: String| Step::new(Work::Stuck, reason, format!("{words}. {more}")).wake(LATER);
-    let waits =
-        |more: String| Step::new(Work::Recovering, "RecoveringFromBackup", format!("{words}. {more}")).wake(LATER);
+    let waits = |more: String| {
+        Step::new(
+            Work::Recovering,
+            Reason::RecoveringFromBackup,
+            format!("{words}. {more}"),
+        )
+        .wake(LATER)
+    };
     let request = view.record.asked.as_ref().and_then(|name| {
         let mut requests = view.world.restores.iter();
         requests.find(|request| request.recovery && request.name == *name)
     });
     let backup = match candidate(view) {
         Ok(backup) => backup,
-        Err(why) => return stuck("NoBackup", why),
+        Err(why) => return stuck(Reason::NoBackup, why),
     };
     match (&view.record.asked, request) {
         (_, Some(request)) => match &request.state {
             RequestState::Proven(source) => match super::restore::too_new(view, source) {
-                Some(why) => stuck("BackupTooNew", why),
+                Some(why) => stuck(Reason::BackupTooNew, why),
                 None => super::restore::begin(view, record, request, source),
             },
             RequestState::Fetching => waits(format!(
@@ -321,7 +327,7 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
                 request.name
             )),
             RequestState::Failed(why) => stuck(
-                "RecoveryFailed",
+                Reason::RecoveryFailed,
                 format!(
                     "The backup cannot be used: {why}. Delete EtcdRestore {} to try again, or create one that names another backup",
                     request.name
@@ -340,7 +346,7 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
             record.asked = Some(format!("{}-recovery-{suffix}", view.intent.name));
             let note = Note {
                 warning: true,
-                reason: "RecoveringFromBackup",
+                reason: Reason::RecoveringFromBackup,
                 message: format!(
                     "{words}. The cluster is put back from EtcdBackup {}: what was written after revision {} of {} is lost",
                     backup.name, backup.revision, backup.taken
@@ -356,7 +362,7 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
 /// Fence all others, restart the survivor as the only member, then as an ordinary one, and let `grow` do the rest.
 fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Option<Step> {
     let survivor = &recovering.survivor;
-    let doing = |message: String| Step::new(Work::Recovering, "RecoveringFromSurvivor", message);
+    let doing = |message: String| Step::new(Work::Recovering, Reason::RecoveringFromSurvivor, message);
     let alone = view.world.list.as_ref().is_some_and(|list| {
         list.members.len() == 1 && super::members::owner(view.intent, &list.members[0]).as_ref() == Some(survivor)
     });
@@ -430,7 +436,7 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
 /// change of its annotations may not be among that: then it would drop everybody who joined meanwhile. So the pod itself is
 /// replaced before anybody joins.
 fn seal(view: &View<'_>, record: &mut Record, survivor: &MemberName, alone: bool) -> Option<Step> {
-    let doing = |message: String| Step::new(Work::Recovering, "RecoveringFromSurvivor", message);
+    let doing = |message: String| Step::new(Work::Recovering, Reason::RecoveringFromSurvivor, message);
     match view.world.pods.get(survivor) {
         Some(pod) if pod.terminating => Some(doing(format!(
             "waiting for {survivor} to stop; then it starts as an ordinary member"
@@ -467,7 +473,7 @@ fn seal(view: &View<'_>, record: &mut Record, survivor: &MemberName, alone: bool
 
 /// The node of the survivor died. It may serve there, so it comes back elsewhere only when that node is proven to have ended.
 fn lost_its_node(view: &View<'_>, survivor: &MemberName) -> Step {
-    let doing = |message: String| Step::new(Work::Recovering, "RecoveringFromSurvivor", message).wake(LATER);
+    let doing = |message: String| Step::new(Work::Recovering, Reason::RecoveringFromSurvivor, message).wake(LATER);
     let pod = view.world.pods.get(survivor);
     match pod.filter(|pod| super::gone::node_end(view, pod).is_some()) {
         Some(pod) => doing(format!("{survivor} comes back on another node")).with([Effect::DeletePod {

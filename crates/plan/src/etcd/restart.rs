@@ -2,7 +2,7 @@
 //! quorum, and all come back at once.
 
 use super::members::{Fate, owner};
-use super::{Effect, Launch, Step, Stop, View, Work};
+use super::{Effect, Launch, Reason, Step, Stop, View, Work};
 
 pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
     let mut effects = Vec::new();
@@ -81,7 +81,7 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Step> {
     (!effects.is_empty()).then(|| {
         Step::new(
             Work::Recovering,
-            "RestartingMembers",
+            Reason::RestartingMembers,
             format!("bringing back {} with the data they have", names.join(", ")),
         )
         .with(effects)

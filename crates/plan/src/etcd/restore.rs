@@ -13,7 +13,7 @@ use super::intent::Recovery;
 use super::members::{Fate, Proof, owner};
 use super::record::{Bootstrapped, Record, RestoreStep, Restoring};
 use super::world::{MemberName, RequestState, RestoreRequest};
-use super::{Effect, LATER, Launch, Note, SOON, Step, Stop, View, Work};
+use super::{Effect, LATER, Launch, Note, Reason, SOON, Step, Stop, View, Work};
 
 pub(super) fn restore(view: &View<'_>, record: &mut Record) -> Option<Step> {
     match view.record.restoring() {
@@ -34,7 +34,7 @@ pub(super) fn awaited(view: &View<'_>) -> Option<Step> {
     Some(match &request.state {
         RequestState::Failed(why) => Step::new(
             Work::Stuck,
-            "RestoreFailed",
+            Reason::RestoreFailed,
             format!(
                 "EtcdRestore {} of this cluster failed: {why}. Delete it to begin with an empty cluster, or create another one",
                 request.name
@@ -42,7 +42,7 @@ pub(super) fn awaited(view: &View<'_>) -> Option<Step> {
         ),
         RequestState::Fetching | RequestState::Proven(_) => Step::new(
             Work::Creating,
-            "WaitingForRestore",
+            Reason::WaitingForRestore,
             format!(
                 "the backup of EtcdRestore {} is being fetched and proven; the cluster is begun from it",
                 request.name
@@ -72,7 +72,7 @@ pub(super) fn too_new(view: &View<'_>, source: &RestoreSource) -> Option<String>
 /// Takes a request up. Nothing is touched before the record of it is written.
 pub(super) fn begin(view: &View<'_>, record: &mut Record, request: &RestoreRequest, source: &RestoreSource) -> Step {
     let Some(seed) = view.world.fresh_names.first() else {
-        return Step::new(Work::Recovering, "Restoring", "no name for a new member").wake(LATER);
+        return Step::new(Work::Recovering, Reason::Restoring, "no name for a new member").wake(LATER);
     };
     let restoring = Restoring {
         uid: request.uid.clone(),
@@ -86,7 +86,7 @@ pub(super) fn begin(view: &View<'_>, record: &mut Record, request: &RestoreReque
     };
     let note = Note {
         warning: true,
-        reason: "Restoring",
+        reason: Reason::Restoring,
         message: format!(
             "EtcdRestore {}: the cluster is replaced by one from {}; {}",
             request.name,
@@ -120,7 +120,7 @@ fn claims(view: &View<'_>) -> Vec<(MemberName, super::Uid)> {
 }
 
 fn doing(message: String) -> Step {
-    Step::new(Work::Recovering, "Restoring", message)
+    Step::new(Work::Recovering, Reason::Restoring, message)
 }
 
 fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
@@ -141,7 +141,7 @@ fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
         });
         let note = Note {
             warning: false,
-            reason: "Restored",
+            reason: Reason::Restored,
             message: format!(
                 "the cluster serves from {}; {}",
                 restoring.source.location,
@@ -166,7 +166,7 @@ fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
         record.restore = None;
         let note = Note {
             warning: false,
-            reason: "RestoreTakenBack",
+            reason: Reason::RestoreTakenBack,
             message: format!(
                 "EtcdRestore {} is not followed any more; the old members go on",
                 restoring.name
@@ -223,7 +223,7 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring, guard
             return begin_again(view, record, restoring);
         }
         if let Some(why) = too_new(view, &restoring.source) {
-            return Step::new(Work::Stuck, "BackupTooNew", why).wake(LATER);
+            return Step::new(Work::Stuck, Reason::BackupTooNew, why).wake(LATER);
         }
         record.restore = Some(Restoring {
             step: RestoreStep::Seeding,

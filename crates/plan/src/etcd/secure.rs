@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::intent::Intent;
 use super::world::{Authority, Pod, TlsStage, Trust, World};
-use super::{Effect, Note, Step, View, Work};
+use super::{Effect, Note, Reason, Step, View, Work};
 
 /// How soon to look again at the certificates that members show: kubelets take up to a minute to bring new ones.
 const LOOK: Duration = Duration::from_secs(2);
@@ -93,7 +93,7 @@ pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
         None if trust.renew => vec![
             Effect::RenewAuthority,
             say(
-                "RotatingAuthority",
+                Reason::RotatingAuthority,
                 "a new certificate authority is made; members learn to trust it beside the old one",
             ),
         ],
@@ -106,7 +106,7 @@ pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
         Some(Rotation::Reissuing) if trust.issued != trust.wanted && had_time => vec![
             Effect::IssueCertificates { next: true },
             say(
-                "RotatingAuthority",
+                Reason::RotatingAuthority,
                 "every member trusts the new certificate authority: its certificates are handed out",
             ),
         ],
@@ -138,7 +138,7 @@ pub(super) fn wait(view: &View<'_>) -> Option<Step> {
         ),
         Rotation::DroppingOld => ("the old certificate authority is dropped", LOOK),
     };
-    Some(Step::new(Work::Changing, "RotatingAuthority", message).wake(wake))
+    Some(Step::new(Work::Changing, Reason::RotatingAuthority, message).wake(wake))
 }
 
 /// Members that trust nobody of those who vouch now could not reach one that is restarted: nothing is restarted.
@@ -159,7 +159,7 @@ pub(super) fn estranged(view: &View<'_>) -> Option<Step> {
     let traffic = if what == "peer/" { "peers" } else { "clients" };
     Some(Step::new(
         Work::Stuck,
-        "AuthorityReplaced",
+        Reason::AuthorityReplaced,
         format!(
             "the certificates for {traffic} come from a certificate authority that {name} does not trust, so a restarted member would be cut off: put the old authority's certificate beside the new one's in the CA file, and take it out when all members were restarted. Or delete all pods at once, with an interruption"
         ),
@@ -168,6 +168,8 @@ pub(super) fn estranged(view: &View<'_>) -> Option<Step> {
 
 #[cfg(test)]
 mod tests {
+    use stateward_api::etcd_cluster::Phase;
+
     use super::super::{Bootstrapped, ClusterId, Record, Secrets, plan};
     use super::*;
 
@@ -183,12 +185,12 @@ mod tests {
             ..World::default()
         };
         let mut record = Record::default();
-        for phase in ["Failed", "Running"] {
+        for phase in [Phase::Failed, Phase::Running] {
             let plan = plan(&intent, &record, &world, jiff::Timestamp::UNIX_EPOCH);
             assert_eq!(plan.effects, []);
             assert_eq!(plan.report.phase, phase);
             let degraded = &plan.report.degraded;
-            assert!(degraded.holds && degraded.reason == "NameTaken", "{degraded:?}");
+            assert!(degraded.holds && degraded.reason == Reason::NameTaken, "{degraded:?}");
             assert!(degraded.message.contains("c-server-tls"));
             record.bootstrap = Some(Bootstrapped {
                 token: "t".into(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::members::Member;
-use super::{Effect, LATER, Note, SOON, Step, View, Work};
+use super::{Effect, LATER, Note, Reason, SOON, Step, View, Work};
 
 /// Learners and members that never started leave first, at once: nobody misses them.
 pub(super) fn shrink_what_never_started(view: &View<'_>) -> Option<Step> {
@@ -68,7 +68,7 @@ pub(super) fn shrink(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Scaling,
-                "WaitingForHealth",
+                Reason::WaitingForHealth,
                 format!("{} leaves when all members that stay answer", victim.name),
             )
             .wake(LATER),
@@ -87,7 +87,7 @@ pub(super) fn shrink(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Scaling,
-                "MovingLeadership",
+                Reason::MovingLeadership,
                 format!("{} leads and hands over before it leaves", victim.name),
             )
             .with([hand_over])
@@ -100,7 +100,7 @@ pub(super) fn shrink(view: &View<'_>) -> Option<Step> {
 fn remove(view: &View<'_>, member: &Member<'_>, total: usize) -> Step {
     let step = Step::new(
         Work::Scaling,
-        "RemovingMember",
+        Reason::RemovingMember,
         format!("{total} members, {} wanted: {} leaves", view.intent.size, member.name),
     );
     let (Some(list), Some(listed)) = (&view.world.list, member.listed) else {
@@ -115,7 +115,7 @@ fn remove(view: &View<'_>, member: &Member<'_>, total: usize) -> Step {
     };
     let note = Note {
         warning: false,
-        reason: "MemberRemoved",
+        reason: Reason::MemberRemoved,
         message: format!(
             "member {} ({}) left: {} wanted",
             member.name, listed.id, view.intent.size

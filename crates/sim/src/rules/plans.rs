@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stateward_plan::etcd::{
-    Effect, Intent, Launch, Listed, MemberId, MemberName, Plan, Record, Stop, Voice, World, members,
+    Effect, Intent, Launch, Listed, MemberId, MemberName, Plan, Reason, Record, Stop, Voice, World, members,
 };
 
 use super::{healthy, is_retained, name, not_as_wished};
@@ -275,6 +275,16 @@ impl<'a> Judge<'a> {
             && let Some(why) = not_as_wished(self.intent, &self.plan.record, self.world)
         {
             all.push((name::WORDS, format!("nothing is done and nothing said, but {why}")));
+        }
+        // What stands still is Degraded, unless the user wants it to.
+        let (progressing, degraded) = (&self.plan.report.progressing, &self.plan.report.degraded);
+        let wanted = matches!(
+            progressing.reason,
+            Reason::AsExpected | Reason::Paused | Reason::Hibernating
+        );
+        if !progressing.holds && !degraded.holds && !wanted {
+            let why = format!("it stands still with {} and is not Degraded", progressing.reason);
+            all.push((name::WORDS, why));
         }
     }
 }
