@@ -4,12 +4,12 @@
 //! Two words of the user, both annotations: the endpoints of the cluster to take over, and later that its members may leave. Between the two
 //! lies what only the user can do: lead the clients to the new members.
 
-use super::members::owner;
+use super::members::{display_name, owner};
 use super::{Effect, LATER, Listed, MemberId, MemberName, Note, Reason, SOON, Step, View, Voice, Work};
 
 /// Instead of a bootstrap: nothing is founded, since the cluster is there. `None`: it answers, and can be taken up.
 pub(super) fn begin(view: &View<'_>) -> Option<Step> {
-    if view.intent.adopt.is_empty() {
+    if view.intent.adopt.is_empty() || view.record.bootstrap.is_some() {
         return None;
     }
     if view.world.list.is_none() {
@@ -87,7 +87,13 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
     if view.voters().count() < view.intent.size || !view.all_voters_healthy() {
         return None; // other chapters say what is waited for
     }
-    let names = |strangers: &[&Listed]| strangers.iter().map(|line| name(line).0).collect::<Vec<_>>().join(", ");
+    let names = |strangers: &[&Listed]| {
+        strangers
+            .iter()
+            .map(|line| display_name(line).0)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     if !view.intent.release_adopted {
         return Some(Step::new(
             Work::Changing,
@@ -143,13 +149,16 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
             Step::new(
                 Work::Scaling,
                 Reason::WaitingForHealth,
-                format!("{} leaves when a quorum of the members that stay answers", name(victim)),
+                format!(
+                    "{} leaves when a quorum of the members that stay answers",
+                    display_name(victim)
+                ),
             )
             .wake(LATER),
         );
     }
     let release = Effect::ReleaseMember {
-        member: name(victim),
+        member: display_name(victim),
         id: victim.id,
         cluster: list.cluster,
     };
@@ -158,7 +167,7 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
         reason: Reason::MemberReleased,
         message: format!(
             "{} ({}), which was taken over, left; its pod can be deleted",
-            name(victim),
+            display_name(victim),
             victim.id
         ),
     };
@@ -171,15 +180,6 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
         .with([release, Effect::Tell(note)])
         .wake(LATER),
     )
-}
-
-/// What a member that is not ours is called.
-pub(super) fn name_of(line: &Listed) -> String {
-    name(line).0
-}
-
-fn name(line: &Listed) -> MemberName {
-    line.name.clone().unwrap_or_else(|| MemberName(line.id.to_string()))
 }
 
 /// What those that were asked by their endpoints said of themselves: endpoint and version.

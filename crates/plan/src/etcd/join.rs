@@ -4,7 +4,7 @@
 //! One at a time, since two members that start with `existing` at the same moment wait for each other's answer (etcd.md).
 
 use super::members::{Fate, Proof, initial_cluster, owner, says_no_data};
-use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, Reason, SOON, Step, Stop, View, Work};
+use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, Reason, SOON, Step, Stop, View, Work, pods};
 
 pub(super) fn join(view: &View<'_>) -> Option<Step> {
     match &view.world.list {
@@ -16,11 +16,6 @@ pub(super) fn join(view: &View<'_>) -> Option<Step> {
 }
 
 fn join_proven(view: &View<'_>, cluster: super::ClusterId, list: &[Listed]) -> Option<Step> {
-    if super::grow::next_before_promotion(view)
-        && let Some(step) = super::grow::grow(view)
-    {
-        return Some(step);
-    }
     // The one that has caught up becomes a voter; etcd itself judges whether it has.
     for member in view.members.values() {
         let (Some(listed), Some(pod)) = (member.listed, member.pod) else {
@@ -118,15 +113,9 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             _ => true,
         };
         let never_will = pod.ended
-            || (!pod.running
-                && super::restart::made_otherwise(view, name, pod)
-                && (pod.blocked.is_some() || !pod.ever_ran));
+            || (!pod.running && pods::made_otherwise(view, name, pod) && (pod.blocked.is_some() || !pod.ever_ran));
         if (stale && (!pod.running || pod.restarts > 0)) || never_will {
-            let again = Effect::DeletePod {
-                member: name.clone(),
-                uid: pod.uid.clone(),
-                how: Stop::Restart,
-            };
+            let again = pods::stop(name, pod, Stop::Restart);
             return Some(
                 Step::new(
                     Work::Scaling,
@@ -183,12 +172,12 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             Some(_) => {}
         }
     }
-    effects.push(Effect::CreatePod {
-        member: name.clone(),
-        launch: Launch::Join { members: expected },
-        version: view.new_pods.clone(),
-        tls: view.stage_of(name),
-    });
+    effects.push(pods::create(
+        view,
+        name,
+        Launch::Join { members: expected },
+        view.stage_of(name),
+    ));
     Some(Step::new(Work::Scaling, Reason::StartingMember, format!("starting {name}")).with(effects))
 }
 
@@ -210,11 +199,9 @@ fn begin_elsewhere(view: &View<'_>, list: &[Listed], name: &MemberName) -> Optio
     if !is_new || !voters.is_multiple_of(2) || unstarted != 1 {
         return None;
     }
-    let stop = member.pod.map(|pod| Effect::DeletePod {
-        member: name.clone(),
-        uid: pod.uid.clone(),
-        how: if pod.node.is_some() { Stop::Force } else { Stop::Restart },
-    });
+    let stop = member
+        .pod
+        .map(|pod| pods::stop(name, pod, if pod.node.is_some() { Stop::Force } else { Stop::Restart }));
     let discard = member.claim.filter(|claim| !claim.terminating);
     let discard = discard.map(|claim| Effect::DeleteUnstartedClaim {
         member: name.clone(),

@@ -115,6 +115,11 @@ pub fn owner(intent: &Intent, listed: &Listed) -> Option<MemberName> {
     listed.peer_urls.iter().find_map(|url| intent.member_of_url(url))
 }
 
+/// What a member that is not ours is called.
+pub(super) fn display_name(listed: &Listed) -> MemberName {
+    listed.name.clone().unwrap_or_else(|| MemberName(listed.id.to_string()))
+}
+
 /// The lines of a list as names and URLs, as `--initial-cluster` wants them. A member that is not ours keeps its name.
 pub fn initial_cluster(intent: &Intent, members: &[Listed]) -> Vec<(MemberName, String)> {
     members
@@ -214,7 +219,7 @@ fn fate(
     now: Timestamp,
 ) -> Fate {
     if let (Some(listed), Some(_)) = (member.listed, member.answer)
-        && let Some(how) = super::corruption::differs(world, listed)
+        && let Some(how) = super::hashes::differs(world, listed)
     {
         return Fate::Lost(Proof::Corrupt(how));
     }

@@ -1,7 +1,8 @@
 //! etcd: what to do next, decided from what the user wants, what must be remembered and what was observed.
 //!
-//! Each file is a chapter of the operations manual; this one says in which order they are asked. The first chapter that
-//! has something to do decides the round. The next round starts from observation again.
+//! Chapters of the operations manual decide, one file each; `decide` says in which order they are asked. The first that has
+//! something to do decides the round, and the next round starts from observation again. No chapter calls another: what
+//! several of them need is in files of its own (`pods`, `members`, `gone`, `quorum`, `requests`, …).
 
 mod adopt;
 mod backups;
@@ -14,23 +15,29 @@ pub mod facts;
 mod gone;
 mod grow;
 pub mod guard;
+mod hashes;
 mod hibernate;
 mod intent;
 mod join;
 pub mod manifests;
 pub mod members;
 mod old_claims;
+mod pods;
+mod quorum;
 mod record;
 mod recover;
 mod replace;
 mod report;
+mod requests;
 mod restart;
 mod restore;
 mod roll;
+mod rotation;
 mod seal;
 mod secure;
 mod services;
 mod shrink;
+mod size;
 pub mod status;
 mod trouble;
 mod upgrade;
@@ -232,7 +239,7 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
         new_pods: upgrade_path::of_new_pods(&record, &version),
         version,
         refused,
-        stage: secure::stage(intent, world),
+        stage: rotation::stage(intent, world),
     };
     let mut step = decide(&view, &mut next);
     if let Some(cluster) = next.bootstrap.as_ref().and_then(|bootstrap| bootstrap.cluster) {
@@ -267,6 +274,9 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         // A pod that is made now would mount it. Whoever looks at it tells when it is gone.
         return Step::new(Work::Stuck, Reason::NameTaken, what.clone());
     }
+    if let Some(step) = hibernate::refuse(view) {
+        return step.with(seal::seal(view));
+    }
     if let Some(step) = hibernate::hibernate(view, record) {
         return step;
     }
@@ -291,14 +301,23 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
     }
     effects.extend(seal::seal(view));
     let mut step = restore::restore(view, record)
+        .or_else(|| adopt::begin(view))
+        .or_else(|| bootstrap::without_record(view, record))
+        .or_else(|| restore::awaited(view))
         .or_else(|| bootstrap::bootstrap(view, record))
         .or_else(|| recover::recover(view, record))
-        .or_else(|| restart::bring_back(view))
+        .or_else(|| restart::restart(view))
         .or_else(|| cleanup::clean_up(view))
-        .or_else(|| corruption::corruption(view, record))
+        // Members come to be of one version, which can be compared, by a roll that goes on.
+        .or_else(|| match corruption::needs_one_version(view) {
+            true => roll::roll(view, record),
+            false => None,
+        })
+        .or_else(|| corruption::corruption(view))
         .or_else(|| replace::replace(view, record))
         .or_else(|| care::clear_space_alarms(view))
         .or_else(|| shrink::shrink_what_never_started(view))
+        .or_else(|| grow::before_promotion(view))
         .or_else(|| join::join(view))
         .or_else(|| grow::grow(view))
         .or_else(|| shrink::shrink(view))
@@ -363,7 +382,7 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
     record.quorum_lost = None;
     record.asked = None;
     let others = list.voters().filter(|line| members::owner(intent, line).is_none());
-    record.other_voters = Some(others.map(adopt::name_of).collect());
+    record.other_voters = Some(others.map(|line| members::display_name(line).0).collect());
     if let Some(bootstrap) = &mut record.bootstrap
         && bootstrap.cluster.is_none()
     {
@@ -407,4 +426,47 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
             ))
         })
         .collect();
+}
+
+#[cfg(test)]
+mod tests {
+    /// The chapters that `decide` asks.
+    const CHAPTERS: &[(&str, &str)] = &[
+        ("adopt", include_str!("adopt.rs")),
+        ("backups", include_str!("backups.rs")),
+        ("bootstrap", include_str!("bootstrap.rs")),
+        ("care", include_str!("care.rs")),
+        ("cleanup", include_str!("cleanup.rs")),
+        ("corruption", include_str!("corruption.rs")),
+        ("grow", include_str!("grow.rs")),
+        ("hibernate", include_str!("hibernate.rs")),
+        ("join", include_str!("join.rs")),
+        ("recover", include_str!("recover.rs")),
+        ("replace", include_str!("replace.rs")),
+        ("restart", include_str!("restart.rs")),
+        ("restore", include_str!("restore.rs")),
+        ("roll", include_str!("roll.rs")),
+        ("seal", include_str!("seal.rs")),
+        ("secure", include_str!("secure.rs")),
+        ("services", include_str!("services.rs")),
+        ("shrink", include_str!("shrink.rs")),
+        ("wait", include_str!("wait.rs")),
+    ];
+
+    #[test]
+    fn decide_asks_every_chapter_and_no_chapter_calls_another() {
+        let order = include_str!("mod.rs").split("\nfn decide(").nth(1).expect("decide");
+        let order = order.split("\n}").next().expect("its end");
+        for (name, text) in CHAPTERS {
+            assert!(order.contains(&format!("{name}::")), "decide does not ask {name}");
+            let code = text.split("#[cfg(test)]").next().expect("code");
+            let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+            for path in lines.flat_map(|line| line.split(|c| !is_path(c))) {
+                let mut modules = path.rsplit("::").skip(1);
+                let is_other = |module: &&str| CHAPTERS.iter().any(|(other, _)| other == module && other != name);
+                assert_eq!(modules.find(is_other), None, "{name} calls another chapter: {path}");
+            }
+        }
+    }
 }

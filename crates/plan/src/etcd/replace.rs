@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use super::members::{Fate, Proof, elapsed};
+use super::pods::made_otherwise;
 use super::record::{CrashReplaced, Record};
-use super::restart::made_otherwise;
 use super::{Effect, Member, Note, Reason, Step, View, Work};
 
 /// A member that crashes although its predecessor was replaced for it: the reason is not in its data. It is replaced again
@@ -103,7 +103,7 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
         message: format!("member {} ({}) is replaced: {words}", member.name, listed.id),
     });
     // What is deleted for its content is compared once more at that moment.
-    let guard = matches!(proof, Proof::Corrupt(_)).then(|| super::corruption::guard(view, list.cluster));
+    let guard = matches!(proof, Proof::Corrupt(_)).then(|| super::hashes::guard(view, list.cluster));
     Some(
         Step::new(Work::Recovering, Reason::ReplacingMember, message)
             .with(guard)

@@ -239,7 +239,7 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
             .target
             .clone()
             .filter(|target| Some(target) != record.current.as_ref()),
-        rotation: super::secure::rotation(view.world).map_or(String::new(), |step| format!("{step:?}")),
+        rotation: super::rotation::rotation(view.world).map_or(String::new(), |step| format!("{step:?}")),
     }
 }
 

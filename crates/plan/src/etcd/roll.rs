@@ -1,9 +1,9 @@
 //! Wishes that a running pod does not meet yet reach it by a restart: one member at a time, followers first, leadership
 //! handed over, health between the steps. A new version is one such wish.
 
+use super::pods::{outdated, successor};
 use super::record::Record;
-use super::restart::{outdated, successor};
-use super::{Effect, LATER, Note, Reason, SOON, Step, Stop, TlsStage, View, Work, upgrade};
+use super::{Effect, LATER, Note, Reason, SOON, Step, Stop, TlsStage, View, Work, pods, upgrade};
 
 pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
@@ -127,11 +127,7 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
             cluster: list.cluster,
         });
     }
-    effects.push(Effect::DeletePod {
-        member: member.name.clone(),
-        uid: pod.uid.clone(),
-        how: Stop::Restart,
-    });
+    effects.push(pods::stop(&member.name, pod, Stop::Restart));
     let what = if view.intent.sweeps {
         "restarted so that its log holds only what etcd 3.6 can read".to_owned()
     } else if new_version {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::members::Member;
-use super::{Effect, LATER, Note, Reason, SOON, Step, View, Work};
+use super::{Effect, LATER, Note, Reason, SOON, Step, View, Work, size};
 
 /// Learners and members that never started leave first, at once: nobody misses them.
 pub(super) fn shrink_what_never_started(view: &View<'_>) -> Option<Step> {
     let list = view.world.list.as_ref()?;
-    if view.listed() <= super::grow::wanted(view) {
+    if view.listed() <= size::wanted(view) {
         return None;
     }
     // A voter that was added and never started counts for the quorum: it goes first.
@@ -34,7 +34,7 @@ pub(super) fn shrink(view: &View<'_>) -> Option<Step> {
     if total <= view.intent.size {
         return None;
     }
-    let marked = |member: &Member<'_>| super::grow::leaves(view, member);
+    let marked = |member: &Member<'_>| size::leaves(view, member);
     let mut on_node: BTreeMap<&str, usize> = BTreeMap::new();
     for member in view.voters() {
         if let Some(node) = member.pod.and_then(|pod| pod.node.as_deref()) {

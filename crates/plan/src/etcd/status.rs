@@ -441,7 +441,7 @@ fn restore_record(old: &EtcdClusterStatus, restore: &Restoring, now: &Time) -> R
         old_claims: claim_records(&restore.old_claims),
         source: restore.source.as_ref().clone(),
         recovery: restore.recovery,
-        lost: super::restore::lost(&restore.source),
+        lost: super::requests::lost(&restore.source),
         started_at: before
             .and_then(|before| before.started_at.clone())
             .or_else(|| Some(now.clone())),

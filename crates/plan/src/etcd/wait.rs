@@ -6,7 +6,7 @@ use super::{LATER, Member, Reason, Step, View, Work};
 pub(super) fn wait(view: &View<'_>) -> Option<Step> {
     if view.world.list.is_none() {
         let away: Vec<String> = view.members.values().filter_map(words).collect();
-        if let Some(advice) = super::recover::unproven(view) {
+        if let Some(advice) = super::quorum::unproven(view) {
             let message = format!("no quorum of members answers: {}. {advice}", away.join("; "));
             return Some(Step::new(Work::Stuck, Reason::WaitingForProof, message).wake(LATER));
         }
