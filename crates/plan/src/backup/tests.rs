@@ -571,9 +571,9 @@ fn the_restorable_time_moves_on_while_a_cluster_is_quiet() {
 
 /// The task of the pod that a plan makes.
 fn task(plan: &Plan) -> Task {
-    let made = plan.effects.iter().find_map(|effect| match effect {
-        Effect::CreatePod(pod) => pod.spec.as_ref(),
-        _ => None,
+    let made = plan.effects.iter().find_map(|effect| {
+        let Effect::CreatePod(pod) = effect else { return None };
+        pod.spec.as_ref()
     });
     let env = made.expect("a pod").containers[0].env.as_ref().unwrap();
     let text = env.iter().find(|env| env.name == TASK).unwrap().value.clone().unwrap();

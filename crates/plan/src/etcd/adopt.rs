@@ -29,12 +29,12 @@ pub(super) fn begin(view: &View<'_>) -> Option<Step> {
         );
     }
     if let Some(words) = other_tls(view) {
-        return Some(Step::new(Work::Stuck, Reason::AdoptedTlsDiffers, words).wake(LATER));
+        return Some(Step::new(Work::Blocked, Reason::AdoptedTlsDiffers, words).wake(LATER));
     }
     let other = answers(view).find(|(_, version)| version.minor() != view.version.minor());
     other.map(|(endpoint, version)| {
         Step::new(
-            Work::Stuck,
+            Work::Blocked,
             Reason::AdoptedVersionDiffers,
             format!(
                 "{endpoint} runs etcd {version} and spec.version is {}: set spec.version to a 3.{}.x, and change it when the old members have left",

@@ -27,7 +27,7 @@ pub(super) fn keep(view: &View<'_>) -> Vec<Effect> {
 /// The name is somebody else's: said where the user looks, once nothing more urgent is to be said.
 pub(super) fn clash(view: &View<'_>) -> Option<Step> {
     let clash = view.intent.backup.is_some() && view.world.kept_backup == KeptBackup::Theirs;
-    clash.then(|| Step::new(Work::Stuck, Reason::BackupNameTaken, taken(view)))
+    clash.then(|| Step::new(Work::Blocked, Reason::BackupNameTaken, taken(view)))
 }
 
 fn taken(view: &View<'_>) -> String {
@@ -98,7 +98,7 @@ pub(super) fn before_upgrade(view: &View<'_>) -> Option<Step> {
             format!("the upgrade to {wanted} begins when EtcdBackup {name} has succeeded"),
         )),
         Some(backup) => Some(Step::new(
-            Work::Stuck,
+            Work::Blocked,
             Reason::UpgradeHalted,
             format!(
                 "the upgrade to {wanted} waits for a backup, which fails: {} (EtcdBackup {name}). {how}",

@@ -44,7 +44,7 @@ pub(super) fn without_record(view: &View<'_>, record: &mut Record) -> Option<Ste
             .collect::<std::collections::BTreeSet<_>>();
         let named = named.into_iter().collect::<Vec<_>>().join(", ");
         return Some(Step::new(
-            Work::Stuck,
+            Work::Blocked,
             Reason::RecordMissing,
             format!("the status has no record of a bootstrap, but pods or claims of this cluster are there ({named}) and no member answers. Nothing is started, since that could make a second cluster. Restore the status, or delete these claims if their data is not wanted"),
         )
@@ -57,7 +57,7 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
     let (world, intent) = (view.world, view.intent);
     if !world.foreign_claims.is_empty() && !intent.ignore_old_claims {
         return Step::new(
-            Work::Stuck,
+            Work::Blocked,
             Reason::OldClaimsPresent,
             format!(
                 "claims of an earlier cluster of this name are there: {}. Delete them, restore from them under another name, or set the annotation stateward.dev/ignore-old-claims: \"true\" to begin with an empty cluster beside them",
@@ -67,7 +67,7 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
     }
     if !world.conflicts.is_empty() {
         return Step::new(
-            Work::Stuck,
+            Work::Blocked,
             Reason::NameTaken,
             format!(
                 "these objects exist and belong to somebody else: {}. Delete them, or choose another name for the cluster",
@@ -76,7 +76,7 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
         );
     }
     if let Some(refused) = super::upgrade_path::check_first(&view.version) {
-        return Step::new(Work::Stuck, Reason::VersionRefused, refused);
+        return Step::new(Work::Blocked, Reason::VersionRefused, refused);
     }
     let count = match intent.bootstrap {
         Bootstrap::SeedThenJoin => 1,

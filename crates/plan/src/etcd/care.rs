@@ -83,7 +83,7 @@ fn defragment(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
     let wish = view.intent.defragmentation.as_ref()?;
     let scheduled = match &wish.schedule {
-        Some(schedule) => Some(began(schedule, view.now)?),
+        Some(schedule) => Some(due(schedule, view.now)?),
         None => None,
     };
     if !view.all_voters_healthy() || view.voters().count() < list.voters().count() {
@@ -126,7 +126,7 @@ fn defragment(view: &View<'_>, record: &mut Record) -> Option<Step> {
 const WINDOW: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// The time of the schedule that began within the last hour: what could not be done by then waits for the next.
-fn began(schedule: &str, now: Timestamp) -> Option<Timestamp> {
+fn due(schedule: &str, now: Timestamp) -> Option<Timestamp> {
     let last = crate::cron::Schedule::parse(schedule).ok()?.last(now)?;
     Some(last).filter(|time| super::members::elapsed(*time, now) < WINDOW)
 }
@@ -148,10 +148,10 @@ mod tests {
     fn a_schedule_is_due_for_an_hour() {
         let at = |text: &str| text.parse::<Timestamp>().expect("a time");
         let three = at("2026-11-15T03:00:00Z");
-        assert_eq!(began("0 3 * * *", at("2026-11-15T02:59:59Z")), None);
-        assert_eq!(began("0 3 * * *", three), Some(three));
-        assert_eq!(began("0 3 * * *", at("2026-11-15T03:59:59Z")), Some(three));
-        assert_eq!(began("0 3 * * *", at("2026-11-15T04:00:00Z")), None);
-        assert_eq!(began("*/30 * * * *", at("2026-11-15T03:10:00Z")), Some(three));
+        assert_eq!(due("0 3 * * *", at("2026-11-15T02:59:59Z")), None);
+        assert_eq!(due("0 3 * * *", three), Some(three));
+        assert_eq!(due("0 3 * * *", at("2026-11-15T03:59:59Z")), Some(three));
+        assert_eq!(due("0 3 * * *", at("2026-11-15T04:00:00Z")), None);
+        assert_eq!(due("*/30 * * * *", at("2026-11-15T03:10:00Z")), Some(three));
     }
 }

@@ -141,7 +141,7 @@ fn different_versions(view: &View<'_>) -> Step {
     let message = format!(
         "{wait}. Without durable storage no member is restarted, and a new one would copy data that may be wrong: remove the members of one version with etcdctl member remove, one at a time, or restore the cluster from a backup (an EtcdRestore that names this cluster)"
     );
-    Step::new(Work::Stuck, Reason::DataNotComparable, message).wake(LATER)
+    Step::new(Work::Blocked, Reason::DataNotComparable, message).wake(LATER)
 }
 
 /// Nobody can say which data is right: nothing is changed.
@@ -150,7 +150,7 @@ fn no_majority(view: &View<'_>, list: &MemberList) -> Step {
         "etcd raised the alarm CORRUPT and takes no writes, and no data is that of more than half of the voters: {}. Nothing is changed. Restore the cluster from a backup (an EtcdRestore that names this cluster); or, if you know which member is right, remove the others with etcdctl member remove, one at a time",
         listing(view, list)
     );
-    Step::new(Work::Stuck, Reason::DataDiffers, message).wake(LATER)
+    Step::new(Work::Blocked, Reason::DataDiffers, message).wake(LATER)
 }
 
 /// The hash of every voter.

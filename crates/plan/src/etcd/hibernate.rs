@@ -7,7 +7,7 @@ use super::{Reason, Step, Stop, View, Work, pods};
 pub(super) fn refuse(view: &View<'_>) -> Option<Step> {
     (view.intent.hibernate && !view.intent.is_durable()).then(|| {
         Step::new(
-            Work::Stuck,
+            Work::Blocked,
             Reason::CannotHibernate,
             "spec.hibernate needs durable storage: with ephemeral storage stopping the pods would lose all data. Set spec.hibernate to false",
         )
@@ -23,7 +23,7 @@ pub(super) fn hibernate(view: &View<'_>, record: &mut Record) -> Option<Step> {
         // Nothing runs yet, or the first member is still coming: it finishes first, so that there is data to keep.
         return if view.record.bootstrap.is_none() {
             Some(Step::new(
-                Work::Stuck,
+                Work::Blocked,
                 Reason::Hibernating,
                 "spec.hibernate is true: the cluster is created when it is false",
             ))
@@ -42,7 +42,7 @@ pub(super) fn hibernate(view: &View<'_>, record: &mut Record) -> Option<Step> {
         .collect();
     Some(
         Step::new(
-            Work::Stuck,
+            Work::Blocked,
             Reason::Hibernating,
             "spec.hibernate is true: all pods are stopped, all data is kept",
         )

@@ -275,10 +275,7 @@ fn fate(
             Some(pod) => from_pod(pod, member, unstarted, healthy_templates),
         };
     }
-    let began = record
-        .bootstrap
-        .as_ref()
-        .is_some_and(|bootstrap| bootstrap.cluster.is_some());
+    let began = record.began();
     // One of a quorum once, whose name the others have not heard: without a quorum now, nobody can say that it had no data.
     let took_part = world.list.is_none() && record.members.get(&member.name).is_some_and(|known| known.voter);
     match (member.pod, member.claim) {

@@ -114,7 +114,7 @@ enum Work {
     /// Any other change of settings.
     Changing,
     /// It stands still until somebody does something.
-    Stuck,
+    Blocked,
 }
 
 impl Step {
@@ -173,10 +173,7 @@ struct View<'a> {
 impl View<'_> {
     /// The cluster has answered once: nothing starts as a first member any more.
     fn began(&self) -> bool {
-        self.record
-            .bootstrap
-            .as_ref()
-            .is_some_and(|bootstrap| bootstrap.cluster.is_some())
+        self.record.began()
     }
 
     fn voters(&self) -> impl Iterator<Item = &Member<'_>> {
@@ -262,17 +259,17 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
 fn decide(view: &View<'_>, record: &mut Record) -> Step {
     if view.intent.paused {
         return Step::new(
-            Work::Stuck,
+            Work::Blocked,
             Reason::Paused,
             "spec.paused is true: nothing is changed until it is false again",
         );
     }
     if let Secrets::Missing(what) = &view.world.secrets {
-        return Step::new(Work::Stuck, Reason::SecretMissing, what.clone()).wake(LATER);
+        return Step::new(Work::Blocked, Reason::SecretMissing, what.clone()).wake(LATER);
     }
     if let Secrets::Taken(what) = &view.world.secrets {
         // A pod that is made now would mount it. Whoever looks at it tells when it is gone.
-        return Step::new(Work::Stuck, Reason::NameTaken, what.clone());
+        return Step::new(Work::Blocked, Reason::NameTaken, what.clone());
     }
     if let Some(step) = hibernate::refuse(view) {
         return step.with(seal::seal(view));
@@ -369,11 +366,7 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
     gone::remember(intent, record, world);
     old_claims::forget(intent, record, world, now);
     let Some(list) = &world.list else {
-        let began = record
-            .bootstrap
-            .as_ref()
-            .is_some_and(|bootstrap| bootstrap.cluster.is_some());
-        if began && !record.hibernating && record.quorum_lost.is_none() {
+        if record.began() && !record.hibernating && record.quorum_lost.is_none() {
             record.quorum_lost = Some(now);
         }
         remember_believed(intent, record, world);

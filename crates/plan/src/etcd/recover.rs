@@ -42,32 +42,32 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
     );
     // Members that are only away still come back as they were, so that their word can be compared.
     if let Some(back) = pods::bring_back(view) {
-        return Some(Step::new(Work::Stuck, Reason::QuorumLost, words).with(back.effects));
+        return Some(Step::new(Work::Blocked, Reason::QuorumLost, words).with(back.effects));
     }
     if !count.strangers.is_empty() && view.intent.recovery != Recovery::Report {
         let message = format!(
             "{words}. The member list also has voters that are not this cluster's: {}. Nothing is founded beside them: bring them back, or create an EtcdRestore if they are gone for good",
             count.strangers.join(", ")
         );
-        return Some(Step::new(Work::Stuck, Reason::OtherVoters, message).wake(LATER));
+        return Some(Step::new(Work::Blocked, Reason::OtherVoters, message).wake(LATER));
     }
     let since = view.record.quorum_lost.unwrap_or(view.now);
     match view.intent.recovery {
         Recovery::Report => Some(
-            Step::new(Work::Stuck, Reason::QuorumLost, format!("{words}. Nothing is changed. Set spec.recovery.onQuorumLoss to FromSurvivor or FromBackup to go on, accepting that writes may be lost")).wake(LATER),
+            Step::new(Work::Blocked, Reason::QuorumLost, format!("{words}. Nothing is changed. Set spec.recovery.onQuorumLoss to FromSurvivor or FromBackup to go on, accepting that writes may be lost")).wake(LATER),
         ),
         Recovery::FromSurvivor(_) if !view.intent.is_durable() => Some(
-            Step::new(Work::Stuck, Reason::SurvivorIsEphemeral, format!("{words}. The survivors' data lives in their pods and would go with a restart: save it with etcdctl snapshot save, then restore it with an EtcdRestore")).wake(LATER),
+            Step::new(Work::Blocked, Reason::SurvivorIsEphemeral, format!("{words}. The survivors' data lives in their pods and would go with a restart: save it with etcdctl snapshot save, then restore it with an EtcdRestore")).wake(LATER),
         ),
         Recovery::FromSurvivor(delay) => {
             if let Some(left) = wait_left(since, view, delay) {
-                return Some(Step::new(Work::Stuck, Reason::QuorumLost, format!("{words}. Recovery from a survivor begins in {} s", left.as_secs())).wake(left));
+                return Some(Step::new(Work::Blocked, Reason::QuorumLost, format!("{words}. Recovery from a survivor begins in {} s", left.as_secs())).wake(left));
             }
             from_survivor(view, record, &survivors.iter().map(|name| (**name).clone()).collect::<Vec<_>>(), words)
         }
         Recovery::FromBackup(delay) => {
             if let Some(left) = wait_left(since, view, delay) {
-                return Some(Step::new(Work::Stuck, Reason::QuorumLost, format!("{words}. Recovery from a backup begins in {} s", left.as_secs())).wake(left));
+                return Some(Step::new(Work::Blocked, Reason::QuorumLost, format!("{words}. Recovery from a backup begins in {} s", left.as_secs())).wake(left));
             }
             Some(from_backup(view, record, &words))
         }
@@ -90,7 +90,7 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
             let advice = gone::advice(view, &[name]);
             return Some(
                 Step::new(
-                    Work::Stuck,
+                    Work::Blocked,
                     Reason::WaitingForSurvivors,
                     format!(
                         "{words}. Waiting for {name} to say what it has, so that the most advanced one can be chosen: {advice}"
@@ -127,7 +127,7 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
     let Some((survivor, _)) = best else {
         return Some(
             Step::new(
-                Work::Stuck,
+                Work::Blocked,
                 Reason::NoSurvivor,
                 format!("{words}. No survivor is left; only a backup can bring data back"),
             )
@@ -185,7 +185,7 @@ fn candidate<'a>(view: &'a View<'_>) -> Result<&'a BackupPoint, String> {
 /// A backup is asked for by an EtcdRestore of our own, fetched and proven like any other, and only then followed: if the
 /// majority comes back meanwhile, nothing was touched.
 fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
-    let stuck = |reason, more: String| Step::new(Work::Stuck, reason, format!("{words}. {more}")).wake(LATER);
+    let blocked = |reason, more: String| Step::new(Work::Blocked, reason, format!("{words}. {more}")).wake(LATER);
     let waits = |more: String| {
         Step::new(
             Work::Recovering,
@@ -200,19 +200,19 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
     });
     let backup = match candidate(view) {
         Ok(backup) => backup,
-        Err(why) => return stuck(Reason::NoBackup, why),
+        Err(why) => return blocked(Reason::NoBackup, why),
     };
     match (&view.record.asked, request) {
         (_, Some(request)) => match &request.state {
             RequestState::Proven(source) => match requests::too_new(view, source) {
-                Some(why) => stuck(Reason::BackupTooNew, why),
+                Some(why) => blocked(Reason::BackupTooNew, why),
                 None => requests::begin(view, record, request, source),
             },
             RequestState::Fetching => waits(format!(
                 "the backup is being fetched and proven by EtcdRestore {}",
                 request.name
             )),
-            RequestState::Failed(why) => stuck(
+            RequestState::Failed(why) => blocked(
                 Reason::RecoveryFailed,
                 format!(
                     "The backup cannot be used: {why}. Delete EtcdRestore {} to try again, or create one that names another backup",

@@ -38,7 +38,7 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
             member.name,
             wait.as_secs().div_ceil(60)
         );
-        return Some(Step::new(Work::Stuck, Reason::CrashesAgain, message).wake(wait));
+        return Some(Step::new(Work::Blocked, Reason::CrashesAgain, message).wake(wait));
     }
     let message = format!("replacing {}: {words}", member.name);
     if !listed.learner {

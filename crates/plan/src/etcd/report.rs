@@ -139,12 +139,9 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
     let members: Vec<MemberLine> = shown.map(|member| line(view, member)).collect();
     let ready = members.iter().filter(|member| member.ready).count();
     let size = view.world.list.as_ref().map_or(0, |list| list.voters().count());
-    let began = record
-        .bootstrap
-        .as_ref()
-        .is_some_and(|bootstrap| bootstrap.cluster.is_some());
+    let began = record.began();
     let doing = step.doing.as_ref();
-    let stuck = doing.filter(|doing| doing.work == Work::Stuck);
+    let blocked = doing.filter(|doing| doing.work == Work::Blocked);
     let strangers = strangers(view);
     let available = if record.hibernating {
         Statement::no(Reason::Hibernating, "all pods are stopped, all data is kept")
@@ -180,7 +177,7 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
         )
     };
     let progressing = match doing {
-        Some(doing) if doing.work != Work::Stuck => Statement::yes(doing.reason, doing.message.clone()),
+        Some(doing) if doing.work != Work::Blocked => Statement::yes(doing.reason, doing.message.clone()),
         Some(doing) => Statement::no(doing.reason, doing.message.clone()),
         None => Statement::no(Reason::AsExpected, "the cluster is as the spec says"),
     };
@@ -190,7 +187,7 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
         .collect();
     let degraded = if let Some(refused) = &view.refused {
         Statement::yes(Reason::VersionRefused, refused.to_string())
-    } else if let Some(doing) = stuck.filter(|doing| doing.reason.degrades()) {
+    } else if let Some(doing) = blocked.filter(|doing| doing.reason.degrades()) {
         Statement::yes(doing.reason, doing.message.clone())
     } else if let Some(alarms) = writes_refused(view) {
         Statement::yes(Reason::WritesRefused, alarms)
@@ -223,7 +220,7 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
     Report {
         generation: view.intent.generation,
         phase: progressing.reason.phase(began),
-        reason: stuck.map_or(String::new(), |doing| doing.message.clone()),
+        reason: blocked.map_or(String::new(), |doing| doing.message.clone()),
         paused: view.intent.paused,
         size,
         available,

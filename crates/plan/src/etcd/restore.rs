@@ -37,7 +37,7 @@ pub(super) fn awaited(view: &View<'_>) -> Option<Step> {
     let request = view.world.restores.iter().find(|request| !request.recovery)?;
     Some(match &request.state {
         RequestState::Failed(why) => Step::new(
-            Work::Stuck,
+            Work::Blocked,
             Reason::RestoreFailed,
             format!(
                 "EtcdRestore {} of this cluster failed: {why}. Delete it to begin with an empty cluster, or create another one",
@@ -168,7 +168,7 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring, guard
             return begin_again(view, record, restoring);
         }
         if let Some(why) = too_new(view, &restoring.source) {
-            return Step::new(Work::Stuck, Reason::BackupTooNew, why).wake(LATER);
+            return Step::new(Work::Blocked, Reason::BackupTooNew, why).wake(LATER);
         }
         record.restore = Some(Restoring {
             step: RestoreStep::Seeding,

@@ -103,7 +103,7 @@ pub(super) fn estranged(view: &View<'_>) -> Option<Step> {
     })?;
     let traffic = if what == "peer/" { "peers" } else { "clients" };
     Some(Step::new(
-        Work::Stuck,
+        Work::Blocked,
         Reason::AuthorityReplaced,
         format!(
             "the certificates for {traffic} come from a certificate authority that {name} does not trust, so a restarted member would be cut off: put the old authority's certificate beside the new one's in the CA file, and take it out when all members were restarted. Or delete all pods at once, with an interruption"

@@ -8,7 +8,7 @@ pub(super) fn wait(view: &View<'_>) -> Option<Step> {
         let away: Vec<String> = view.members.values().filter_map(words).collect();
         if let Some(advice) = super::quorum::unproven(view) {
             let message = format!("no quorum of members answers: {}. {advice}", away.join("; "));
-            return Some(Step::new(Work::Stuck, Reason::WaitingForProof, message).wake(LATER));
+            return Some(Step::new(Work::Blocked, Reason::WaitingForProof, message).wake(LATER));
         }
         let message = if away.is_empty() {
             "waiting for a quorum to confirm the member list".to_owned()

@@ -103,7 +103,36 @@ impl<'a> Judge<'a> {
                     all.push((name::DATA, format!("{effect}: nobody says that it never started")));
                 }
                 Effect::CreatePod { member, launch, .. } => self.created(effect, member, launch, &mut all),
-                _ => {}
+                Effect::AddMember { learner: true, .. }
+                | Effect::DeleteClaim { .. }
+                | Effect::DeleteUnstartedClaim { .. }
+                | Effect::ApplyPeerService
+                | Effect::ApplyClientService
+                | Effect::ApplyBudget
+                | Effect::CreateClaim { .. }
+                | Effect::TryPod { .. }
+                | Effect::CheckNodesEnded { .. }
+                | Effect::SealPod { .. }
+                | Effect::RelabelPod { .. }
+                | Effect::GrowClaim { .. }
+                | Effect::Promote { .. }
+                | Effect::UpdatePeerUrl { .. }
+                | Effect::MoveLeader { .. }
+                | Effect::Compact { .. }
+                | Effect::Defragment { .. }
+                | Effect::CompareAgain { .. }
+                | Effect::Disarm { .. }
+                | Effect::EnableDowngrade { .. }
+                | Effect::CancelDowngrade { .. }
+                | Effect::IssueCertificates { .. }
+                | Effect::RequestCertificates
+                | Effect::RenewAuthority
+                | Effect::TrustAuthorities { .. }
+                | Effect::TakeBackup { .. }
+                | Effect::ApplyBackup
+                | Effect::DropBackup { .. }
+                | Effect::RequestRestore { .. }
+                | Effect::Tell(_) => {}
             }
         }
         self.changes(&mut all);
@@ -237,9 +266,7 @@ impl<'a> Judge<'a> {
         if matches!(launch, Launch::Join { .. }) && self.listed.get(member).is_some_and(votes) {
             all.push((name::MEMORY, format!("{effect}: it votes already")));
         }
-        let bootstrap = self.record.bootstrap.as_ref();
-        let begun = bootstrap.is_some_and(|bootstrap| bootstrap.cluster.is_some());
-        if begun && matches!(launch, Launch::Seed { .. } | Launch::Static { .. }) {
+        if self.record.began() && matches!(launch, Launch::Seed { .. } | Launch::Static { .. }) {
             let why = format!("{effect}: the record says that it has begun");
             all.push((name::ONE_BOOTSTRAP, why));
         }
