@@ -115,7 +115,33 @@ fn group(effect: &Effect) -> Group {
         | Effect::SealPod { .. } => Group::Furniture,
         Effect::CreatePod { .. } => Group::Pods,
         Effect::DeletePod { .. } => Group::Stops,
-        _ => Group::Alone,
+        Effect::TryPod { .. }
+        | Effect::CheckNodesEnded { .. }
+        | Effect::RelabelPod { .. }
+        | Effect::DeleteClaim { .. }
+        | Effect::DeleteUnstartedClaim { .. }
+        | Effect::GrowClaim { .. }
+        | Effect::AddMember { .. }
+        | Effect::Promote { .. }
+        | Effect::RemoveMember { .. }
+        | Effect::ReleaseMember { .. }
+        | Effect::UpdatePeerUrl { .. }
+        | Effect::MoveLeader { .. }
+        | Effect::Compact { .. }
+        | Effect::Defragment { .. }
+        | Effect::CompareAgain { .. }
+        | Effect::Disarm { .. }
+        | Effect::EnableDowngrade { .. }
+        | Effect::CancelDowngrade { .. }
+        | Effect::IssueCertificates { .. }
+        | Effect::RequestCertificates
+        | Effect::RenewAuthority
+        | Effect::TrustAuthorities { .. }
+        | Effect::TakeBackup { .. }
+        | Effect::ApplyBackup
+        | Effect::DropBackup { .. }
+        | Effect::RequestRestore { .. }
+        | Effect::Tell(_) => Group::Alone,
     }
 }
 
@@ -127,14 +153,10 @@ const HEAD_START: Duration = Duration::from_millis(150);
 
 /// Whom this starts, where it is one of several that begin a cluster together.
 fn first_member(effect: &Effect) -> Option<&MemberName> {
-    match effect {
-        Effect::CreatePod {
-            member,
-            launch: Launch::Static { .. },
-            ..
-        } => Some(member),
-        _ => None,
-    }
+    let Effect::CreatePod { member, launch, .. } = effect else {
+        return None;
+    };
+    matches!(launch, Launch::Static { .. }).then_some(member)
 }
 
 impl Hands<'_> {
@@ -220,7 +242,7 @@ impl Hands<'_> {
                 version,
                 tls,
             } => self.try_pod(member, launch, version, *tls).await,
-            Effect::CheckNodesEnded { .. } => Ok(()), // Its guard has looked.
+            Effect::CheckNodesEnded { .. } | Effect::CompareAgain { .. } => Ok(()), // Their guards have looked.
             Effect::SealPod { member, uid } => self.seal(member, uid).await,
             Effect::RelabelPod { member, uid } => {
                 let pod = self.known_pod(member, uid)?;
@@ -275,7 +297,17 @@ impl Hands<'_> {
                 self.drop_backup(&name, uid).await
             }
             Effect::RequestRestore { name, backup } => self.request_restore(name, backup).await,
-            _ => self.act_on_etcd(effect).await,
+            Effect::AddMember { .. }
+            | Effect::Promote { .. }
+            | Effect::RemoveMember { .. }
+            | Effect::ReleaseMember { .. }
+            | Effect::UpdatePeerUrl { .. }
+            | Effect::MoveLeader { .. }
+            | Effect::Compact { .. }
+            | Effect::Defragment { .. }
+            | Effect::Disarm { .. }
+            | Effect::EnableDowngrade { .. }
+            | Effect::CancelDowngrade { .. } => self.act_on_etcd(effect).await,
         }
     }
 

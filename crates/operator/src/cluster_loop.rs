@@ -358,7 +358,7 @@ mod tests {
     fn a_trouble_that_stays_changes_nothing_in_the_status() {
         let healthy = |now: Timestamp, old: &EtcdClusterStatus| {
             let mut new = old.clone();
-            let condition = Condition::new(types::DEGRADED, ConditionStatus::False, "AsWished", "");
+            let condition = Condition::new(types::DEGRADED, ConditionStatus::False, "AsExpected", "");
             conditions::set(&mut new.conditions, condition, &Time(now));
             new.waiting = String::new();
             new

@@ -46,8 +46,8 @@ impl Events {
                 namespace: Some(namespace.clone()),
                 ..ObjectMeta::default()
             },
-            action: Some(note.reason.to_owned()),
-            reason: Some(note.reason.to_owned()),
+            action: Some(note.reason.to_string()),
+            reason: Some(note.reason.to_string()),
             // The API refuses notes of more than 1 kB.
             note: Some(note.message.chars().take(1000).collect()),
             type_: Some(if note.warning { "Warning" } else { "Normal" }.to_owned()),

@@ -237,12 +237,14 @@ pub enum State {
     Said(Box<Outcome>),
     /// It ended without a word of its own; what Kubernetes says.
     Died(String),
+    /// Kubernetes ended it after its deadline; what Kubernetes says.
+    TimedOut(String),
 }
 
 impl Agent {
     /// It does not work any more.
     pub fn is_over(&self) -> bool {
-        matches!(self.state, State::Said(_) | State::Died(_))
+        matches!(self.state, State::Said(_) | State::Died(_) | State::TimedOut(_))
     }
 
     /// Reads a pod.
@@ -296,16 +298,22 @@ fn state(pod: &Pod) -> State {
             let end = container.state.as_ref()?.terminated.as_ref()?;
             (end.exit_code != 0).then(|| format!("its container {} ended with code {}", container.name, end.exit_code))
         });
+        let timed_out = status.reason.as_deref() == Some("DeadlineExceeded");
         let kubernetes = [status.reason, status.message]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>();
         let words = [Some(kubernetes.join(": ")), exit, failed_before];
         let words: Vec<String> = words.into_iter().flatten().filter(|text| !text.is_empty()).collect();
-        return State::Died(match words.join("; ").trim() {
+        let words = match words.join("; ").trim() {
             "" => "the pod ended without a word".to_owned(),
             words => words.to_owned(),
-        });
+        };
+        return if timed_out {
+            State::TimedOut(words)
+        } else {
+            State::Died(words)
+        };
     }
     if now.is_some_and(|state| state.running.is_some()) {
         return State::Running;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stateward_plan::etcd::{Alarm, ClusterId, DataHash, Effect, Listed, MemberId, Plan, World, members};
+use stateward_plan::etcd::{Alarm, ClusterId, DataHash, Effect, Listed, MemberId, Plan, Reason, World, members};
 
 use crate::queue::{Id, stamp};
 use crate::raft::{Data, Refused, What, voters};
@@ -183,7 +183,7 @@ impl Sim<'_> {
             if !world.alarms.is_empty() && (report.available.holds || !report.degraded.holds) {
                 self.break_rule(name::ALARMED, "an alarm is raised and the status says that all is well");
             }
-            if report.available.reason == "QuorumLost" {
+            if report.available.reason == Reason::QuorumLost {
                 self.break_rule(name::ALARMED, "a quorum answers and the status says that it is lost");
             }
         }

@@ -174,10 +174,9 @@ impl Sim<'_> {
             away
         };
         // What a first member without durable data had before anybody heard it is lost with its pod, and nobody can know.
-        let heard = self.present().is_some_and(|(intent, record)| {
-            let bootstrap = record.bootstrap.as_ref();
-            intent.is_durable() || bootstrap.is_some_and(|bootstrap| bootstrap.cluster.is_some())
-        });
+        let heard = self
+            .present()
+            .is_some_and(|(intent, record)| intent.is_durable() || record.began());
         for name in all {
             if let Some(pod) = self.kube.now.pods.get(&name).cloned()
                 && heard

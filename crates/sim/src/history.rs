@@ -1,6 +1,6 @@
 //! One history: a cluster is created, things go wrong, things calm down, and in the end all is as wished.
 
-use stateward_plan::etcd::{Plan, World};
+use stateward_plan::etcd::{Plan, Reason, World};
 
 use crate::dice::Dice;
 use crate::kube::Cluster;
@@ -114,10 +114,12 @@ impl Sim<'_> {
         });
         // CORRUPT without a majority, or in the middle of a change of versions without durable data: only a person can say
         // which data is right.
-        let incomparable = cluster
-            .report
-            .as_ref()
-            .is_some_and(|report| matches!(report.progressing.reason, "DataNotComparable" | "DataDiffers"));
+        let incomparable = cluster.report.as_ref().is_some_and(|report| {
+            matches!(
+                report.progressing.reason,
+                Reason::DataNotComparable | Reason::DataDiffers
+            )
+        });
         let says_so = cluster.report.as_ref().is_some_and(|report| !report.waiting.is_empty());
         // With one that was added and never started, which nobody can know to have no data, the others are no quorum.
         let voters = self.ledger.conf.iter().filter(|line| !line.learner);

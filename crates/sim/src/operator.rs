@@ -537,7 +537,37 @@ fn names_a_fresh_one(effect: &Effect, fresh: &[MemberName]) -> bool {
         Effect::CreatePod { member, .. } | Effect::CreateClaim { member } | Effect::AddMember { member, .. } => {
             fresh.contains(member)
         }
-        _ => false,
+        Effect::ApplyPeerService
+        | Effect::ApplyClientService
+        | Effect::ApplyBudget
+        | Effect::TryPod { .. }
+        | Effect::CheckNodesEnded { .. }
+        | Effect::SealPod { .. }
+        | Effect::RelabelPod { .. }
+        | Effect::DeletePod { .. }
+        | Effect::DeleteClaim { .. }
+        | Effect::DeleteUnstartedClaim { .. }
+        | Effect::GrowClaim { .. }
+        | Effect::Promote { .. }
+        | Effect::RemoveMember { .. }
+        | Effect::ReleaseMember { .. }
+        | Effect::UpdatePeerUrl { .. }
+        | Effect::MoveLeader { .. }
+        | Effect::Compact { .. }
+        | Effect::Defragment { .. }
+        | Effect::CompareAgain { .. }
+        | Effect::Disarm { .. }
+        | Effect::EnableDowngrade { .. }
+        | Effect::CancelDowngrade { .. }
+        | Effect::IssueCertificates { .. }
+        | Effect::RequestCertificates
+        | Effect::RenewAuthority
+        | Effect::TrustAuthorities { .. }
+        | Effect::TakeBackup { .. }
+        | Effect::ApplyBackup
+        | Effect::DropBackup { .. }
+        | Effect::RequestRestore { .. }
+        | Effect::Tell(_) => false,
     }
 }
 

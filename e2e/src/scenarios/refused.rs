@@ -61,7 +61,7 @@ pub(crate) async fn a_pod_that_the_api_server_refuses_stops_nobody(test: &Test) 
 }
 
 async fn healed(test: &Test, name: &str) -> Result<()> {
-    test.condition(name, "Degraded", "AsWished", 60).await?;
+    test.condition(name, "Degraded", "AsExpected", 60).await?;
     test.settled(name, 60).await?;
     Ok(())
 }

@@ -66,8 +66,6 @@ impl Hands<'_> {
                     .await?;
                 Ok(())
             }
-            // Its guard has compared.
-            Effect::CompareAgain { .. } => Ok(()),
             Effect::Disarm { id, alarm, cluster } => {
                 self.somebody(*cluster)?.disarm(*id, *alarm).await?;
                 Ok(())
@@ -87,7 +85,29 @@ impl Hands<'_> {
                     Err(error) => Err(error.into()),
                 }
             }
-            _ => Err(Failure::Unknown),
+            Effect::ApplyPeerService
+            | Effect::ApplyClientService
+            | Effect::ApplyBudget
+            | Effect::CreateClaim { .. }
+            | Effect::CreatePod { .. }
+            | Effect::TryPod { .. }
+            | Effect::CheckNodesEnded { .. }
+            | Effect::SealPod { .. }
+            | Effect::RelabelPod { .. }
+            | Effect::DeletePod { .. }
+            | Effect::DeleteClaim { .. }
+            | Effect::DeleteUnstartedClaim { .. }
+            | Effect::GrowClaim { .. }
+            | Effect::CompareAgain { .. }
+            | Effect::IssueCertificates { .. }
+            | Effect::RequestCertificates
+            | Effect::RenewAuthority
+            | Effect::TrustAuthorities { .. }
+            | Effect::TakeBackup { .. }
+            | Effect::ApplyBackup
+            | Effect::DropBackup { .. }
+            | Effect::RequestRestore { .. }
+            | Effect::Tell(_) => Err(Failure::Unknown),
         }
     }
 

@@ -8,7 +8,7 @@ use stateward_api::etcd_backup::{AttemptKind, BackupAttempt, EtcdBackupStatus};
 
 use super::schedule::{Due, due, mend};
 use super::world::Source;
-use super::{Effect, Mood, Step, View, manifests, outcome, stamp, stop};
+use super::{Effect, Mood, Reason, Step, View, manifests, outcome, stamp, stop};
 use crate::etcd::manifests::hash;
 
 /// The first wait after a failure, and the longest.
@@ -68,7 +68,7 @@ fn start(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
     if periodic && view.plan().suspend {
         return Step::say(
             Mood::Quiet,
-            "Suspended",
+            Reason::Suspended,
             "spec.suspend is true: no further backup starts until it is false again",
         );
     }
@@ -114,7 +114,7 @@ fn held_up(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
         .find(|(_, agent)| manifests::is_attempt(agent) && view.may_work(agent));
     if let Some((name, _)) = at_work {
         let message = format!("waiting for pod {name} of an earlier attempt to stop");
-        return Some(Step::say(Mood::Working, "Stopping", message).wake(super::STUCK));
+        return Some(Step::say(Mood::Working, Reason::Stopping, message).wake(super::STUCK));
     }
     let cluster = view
         .backup
@@ -124,14 +124,14 @@ fn held_up(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
         .map_or("", |cluster| cluster.name.as_str());
     let trouble = match (&view.world.source, &view.world.missing) {
         (Source::NoCluster, _) => (
-            "ClusterMissing",
+            Reason::ClusterMissing,
             format!("EtcdCluster {cluster} is not there: create it, or change spec.clusterRef"),
         ),
         (Source::Cluster(source), _) if source.members.is_empty() => {
             let message = format!("waiting for EtcdCluster {cluster}, which has no ready member");
-            return Some(Step::say(Mood::Working, "WaitingForCluster", message));
+            return Some(Step::say(Mood::Working, Reason::WaitingForCluster, message));
         }
-        (_, Some(missing)) => ("SecretMissing", missing.clone()),
+        (_, Some(missing)) => (Reason::SecretMissing, missing.clone()),
         _ => return None,
     };
     status.reason.clone_from(&trouble.1);
@@ -175,14 +175,14 @@ pub(super) fn make(view: &View<'_>, status: &mut EtcdBackupStatus, attempt: &Bac
         AttemptKind::Prove => "the backup is being restored into a scratch member, to prove it",
         AttemptKind::Delete => "the files are being deleted",
     };
-    let step = Step::say(Mood::Working, "Running", format!("{what} by pod {}", attempt.pod));
+    let step = Step::say(Mood::Working, Reason::Running, format!("{what} by pod {}", attempt.pod));
     match manifests::pod(view, status, attempt) {
         Some(pod) => step.with([Effect::CreatePod(Box::new(pod))]),
         // It was recorded, never made, and what it needs is gone meanwhile.
         None => outcome::failed(
             view,
             status,
-            "NothingToDo",
+            Reason::NothingToDo,
             "what it was to work on is not there any more",
         ),
     }

@@ -10,7 +10,7 @@ use stateward_api::names;
 
 use super::attempt::{begin, inputs};
 use super::outcome::{Verdict, look, verdict};
-use super::{Effect, Mood, Step, View, manifests, stop, tell};
+use super::{Effect, Mood, Reason, Step, View, manifests, stop, tell};
 
 /// An attempt is written down before its pod is made, and a round of an operator is bounded: after this time no other
 /// operator is between the two any more.
@@ -45,7 +45,11 @@ pub(super) fn delete(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
     }
     match delete_files(view, status) {
         Deletion::Going(step) => step,
-        Deletion::Done => let_go.with([tell(false, "FilesDeleted", "the files of this EtcdBackup are deleted")]),
+        Deletion::Done => let_go.with([tell(
+            false,
+            Reason::FilesDeleted,
+            "the files of this EtcdBackup are deleted",
+        )]),
         Deletion::GivenUp => {
             let files: Vec<&str> = status
                 .backups
@@ -58,7 +62,7 @@ pub(super) fn delete(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
                 status.reason,
                 files.join(", ")
             );
-            let_go.with([tell(true, "FilesLeft", message)])
+            let_go.with([tell(true, Reason::FilesLeft, message)])
         }
     }
 }
@@ -94,7 +98,7 @@ fn stop_work(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
                 let message =
                     "the object is being deleted: waiting whether another operator still makes the pod it began";
                 let left = LATE_POD.saturating_sub(view.since(started(&current)));
-                return Some(Step::say(Mood::Working, "Deleting", message).wake(left));
+                return Some(Step::say(Mood::Working, Reason::Deleting, message).wake(left));
             }
             _ => status.current = None,
         }
@@ -118,7 +122,7 @@ fn stop_work(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
         .map(|(name, agent)| stop(name, agent));
     let message = "the object is being deleted: waiting for its pods to stop";
     Some(
-        Step::say(Mood::Working, "Deleting", message)
+        Step::say(Mood::Working, Reason::Deleting, message)
             .with(stops)
             .wake(super::STUCK),
     )
@@ -184,8 +188,8 @@ fn delete_files(view: &View<'_>, status: &mut EtcdBackupStatus) -> Deletion {
             "the files could not be deleted, which is tried again: {}",
             status.reason
         );
-        let step = Step::say(Mood::Troubled, "CannotDeleteFiles", message.clone());
-        let told = tell(true, "CannotDeleteFiles", message);
+        let step = Step::say(Mood::Troubled, Reason::CannotDeleteFiles, message.clone());
+        let told = tell(true, Reason::CannotDeleteFiles, message);
         return Deletion::Going(step.with(why.1).with(sweep).with([told]).wake(wait));
     }
     if status.failed_deletions >= ATTEMPTS {
@@ -213,7 +217,7 @@ const NOT_MADE: Duration = Duration::from_secs(15);
 fn doing() -> Step {
     Step::say(
         Mood::Working,
-        "Deleting",
+        Reason::Deleting,
         "the files of this EtcdBackup are being deleted",
     )
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stateward_api::etcd_backup::{EtcdBackupStatus, RestorablePoint};
 
 use super::world::Source;
-use super::{Effect, Mood, Step, View, manifests, stop, tell};
+use super::{Effect, Mood, Reason, Step, View, manifests, stop, tell};
 use crate::agent::State;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
                 Effect::CreatePod(Box::new(pod)),
                 tell(
                     false,
-                    "Following",
+                    Reason::Following,
                     format!("pod {name} streams every change to the store"),
                 ),
             ]),
@@ -64,7 +64,7 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
             uid: agent.uid.clone(),
         };
         let message = format!("pod {name} is on a node that does not answer, and is made again elsewhere");
-        return Step::default().with([forget, tell(true, "FollowerLost", message)]);
+        return Step::default().with([forget, tell(true, Reason::FollowerLost, message)]);
     }
     let lost = agent.terminating.or(agent.node_dead);
     if let Some(since) = lost {
@@ -73,9 +73,13 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
     let outdated = manifests::follower_task(view).is_some_and(|task| task != agent.task);
     match &agent.state {
         _ if outdated => Step::default().with([stop(&name, agent)]),
-        State::Said(_) | State::Died(_) => Step::default().with([
+        State::Said(_) | State::Died(_) | State::TimedOut(_) => Step::default().with([
             stop(&name, agent),
-            tell(true, "FollowerEnded", format!("pod {name} ended and is made again")),
+            tell(
+                true,
+                Reason::FollowerEnded,
+                format!("pod {name} ended and is made again"),
+            ),
         ]),
         State::Waiting(None) => Step::default().wake(ASK),
         State::Waiting(Some(why)) => trouble(format!(
@@ -91,5 +95,5 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
 }
 
 fn trouble(message: String) -> Step {
-    Step::say(Mood::Troubled, "NotFollowing", message).wake(ASK)
+    Step::say(Mood::Troubled, Reason::NotFollowing, message).wake(ASK)
 }

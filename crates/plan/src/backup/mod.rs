@@ -36,6 +36,7 @@ pub use world::{ClusterSource, Source, World};
 
 use crate::agent::Agent;
 use crate::etcd::{Note, Uid};
+use crate::reason::{Cause, Reason};
 
 /// What a round decided.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,8 +67,7 @@ struct View<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Words {
     mood: Mood,
-    /// One word in CamelCase for conditions.
-    reason: String,
+    reason: Cause,
     /// A sentence: what is done or waited for, and where it helps, what to do.
     message: String,
 }
@@ -91,7 +91,7 @@ struct Step {
 }
 
 impl Step {
-    fn say(mood: Mood, reason: impl Into<String>, message: impl Into<String>) -> Self {
+    fn say(mood: Mood, reason: impl Into<Cause>, message: impl Into<String>) -> Self {
         Self {
             words: Some(Words {
                 mood,
@@ -175,7 +175,7 @@ fn stop(name: &str, agent: &Agent) -> Effect {
     }
 }
 
-fn tell(warning: bool, reason: &'static str, message: impl Into<String>) -> Effect {
+fn tell(warning: bool, reason: Reason, message: impl Into<String>) -> Effect {
     Effect::Tell(Note {
         warning,
         reason,
@@ -198,7 +198,7 @@ pub fn plan(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
     let step = if backup.metadata.deletion_timestamp.is_some() {
         deletion::delete(&view, &mut status)
     } else if let Some(problem) = refuse::problem(backup) {
-        refuse::refuse(&mut status, "InvalidSpec", &problem)
+        refuse::refuse(&mut status, Reason::InvalidSpec, &problem)
     } else if let Some(step) = shared::refuse(&view, &mut status) {
         step
     } else {

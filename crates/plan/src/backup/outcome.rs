@@ -5,7 +5,9 @@ use stateward_api::agent::{BackedUp, Outcome};
 use stateward_api::etcd_backup::{AttemptKind, BackupAttempt, BackupRecord, EtcdBackupStatus, Verify};
 
 use super::attempt::{back_off, begin, inputs, make};
-use super::{Effect, Mood, NEVER_STARTED, STUCK, Step, View, later, manifests, stamp, stop, tell, verify};
+use super::{
+    Cause, Effect, Mood, NEVER_STARTED, Reason, STUCK, Step, View, later, manifests, stamp, stop, tell, verify,
+};
 use crate::agent::State;
 
 /// How many backups the status tells of at most; the store may hold more.
@@ -20,8 +22,8 @@ pub(super) enum Verdict {
     Working(Step),
     /// It said how it went.
     Said(Outcome),
-    /// It came to nothing: one word, a sentence, and what is to be stopped.
-    Failed(&'static str, String, Vec<Effect>),
+    /// It came to nothing: why, a sentence, and what is to be stopped.
+    Failed(Reason, String, Vec<Effect>),
 }
 
 /// Looks at the attempt's pod.
@@ -32,7 +34,7 @@ pub(super) fn verdict(view: &View<'_>, current: &mut BackupAttempt) -> Verdict {
             return Verdict::NotMade;
         }
         return Verdict::Failed(
-            "PodVanished",
+            Reason::PodVanished,
             format!("pod {pod} is gone and did not say how it went: it was deleted, or its node is gone"),
             Vec::new(),
         );
@@ -40,16 +42,22 @@ pub(super) fn verdict(view: &View<'_>, current: &mut BackupAttempt) -> Verdict {
     current.pod_uid.clone_from(&agent.uid.0);
     let blocked = match &agent.state {
         State::Said(outcome) => return Verdict::Said((**outcome).clone()),
-        State::Died(words) if words.contains("DeadlineExceeded") => {
-            return Verdict::Failed("TimedOut", format!("pod {pod} took too long: {words}"), Vec::new());
+        State::TimedOut(words) => {
+            return Verdict::Failed(
+                Reason::TimedOut,
+                format!("pod {pod} took too long: {words}"),
+                Vec::new(),
+            );
         }
-        State::Died(words) => return Verdict::Failed("PodFailed", format!("pod {pod} failed: {words}"), Vec::new()),
+        State::Died(words) => {
+            return Verdict::Failed(Reason::PodFailed, format!("pod {pod} failed: {words}"), Vec::new());
+        }
         State::Waiting(blocked) => Some(blocked.as_deref()),
         State::Running => None,
     };
     if view.is_stuck(agent) {
         return Verdict::Failed(
-            "NodeLost",
+            Reason::NodeLost,
             format!("pod {pod} is on a node that does not answer"),
             Vec::new(),
         );
@@ -60,23 +68,27 @@ pub(super) fn verdict(view: &View<'_>, current: &mut BackupAttempt) -> Verdict {
     match blocked {
         Some(blocked) if age > NEVER_STARTED => {
             let why = blocked.map(|why| format!(" ({why})")).unwrap_or_default();
-            stopped("PodNotStarted", format!("pod {pod} did not start in time{why}"))
+            stopped(Reason::PodNotStarted, format!("pod {pod} did not start in time{why}"))
         }
         Some(blocked) => {
             let why = blocked.map(|why| format!(": {why}")).unwrap_or_default();
             let left = NEVER_STARTED.saturating_sub(age);
             let mood = if why.is_empty() { Mood::Working } else { Mood::Troubled };
-            let reason = if why.is_empty() { "Starting" } else { "PodNotStarting" };
+            let reason = if why.is_empty() {
+                Reason::Starting
+            } else {
+                Reason::PodNotStarting
+            };
             Verdict::Working(Step::say(mood, reason, format!("waiting for pod {pod} to start{why}")).wake(left))
         }
-        None if age > limit => stopped("TimedOut", format!("pod {pod} took too long and was stopped")),
+        None if age > limit => stopped(Reason::TimedOut, format!("pod {pod} took too long and was stopped")),
         None => {
             let message = match current.kind {
                 AttemptKind::Backup => format!("pod {pod} takes a backup"),
                 AttemptKind::Prove => format!("pod {pod} restores the backup into a scratch member, to prove it"),
                 AttemptKind::Delete => format!("pod {pod} deletes the files"),
             };
-            Verdict::Working(Step::say(Mood::Working, "Running", message).wake(limit.saturating_sub(age)))
+            Verdict::Working(Step::say(Mood::Working, Reason::Running, message).wake(limit.saturating_sub(age)))
         }
     }
 }
@@ -106,14 +118,14 @@ pub(super) fn look(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
             if current.kind == AttemptKind::Prove {
                 verify::unproven(status);
             }
-            failed(view, status, &failure.reason, &failure.message)
+            failed(view, status, Cause::OfAgent(failure.reason), &failure.message)
         }
         Verdict::Said(other) => {
             let message = format!(
                 "pod {} answered with something else than was asked ({other:?}): is its image another version of Stateward?",
                 current.pod
             );
-            failed(view, status, "WrongAnswer", &message)
+            failed(view, status, Reason::WrongAnswer, &message)
         }
     }
 }
@@ -121,7 +133,7 @@ pub(super) fn look(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
 fn backed_up(view: &View<'_>, status: &mut EtcdBackupStatus, done: BackedUp) -> Step {
     let mut step = Step::default();
     if !done.retention_problem.is_empty() {
-        step = step.with([tell(true, "RetentionFailed", done.retention_problem.clone())]);
+        step = step.with([tell(true, Reason::RetentionFailed, done.retention_problem.clone())]);
     }
     let mut record = done.record;
     record.completed_at = record.completed_at.or_else(|| Some(view.stamp()));
@@ -152,7 +164,7 @@ fn succeeded(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
         return failed(
             view,
             status,
-            "WrongAnswer",
+            Reason::WrongAnswer,
             "the backup that was proven is not in the list",
         );
     };
@@ -169,11 +181,12 @@ fn succeeded(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
         record.size_bytes,
         record.duration_millis as f64 / 1000.0
     );
-    Step::default().with([tell(false, "BackupSucceeded", message)])
+    Step::default().with([tell(false, Reason::BackupSucceeded, message)])
 }
 
 /// The attempt came to nothing: another follows, later each time.
-pub(super) fn failed(view: &View<'_>, status: &mut EtcdBackupStatus, reason: &str, message: &str) -> Step {
+pub(super) fn failed(view: &View<'_>, status: &mut EtcdBackupStatus, reason: impl Into<Cause>, message: &str) -> Step {
+    let reason = reason.into();
     status.current = None;
     status.succeeded = false;
     message.clone_into(&mut status.reason);
@@ -181,7 +194,6 @@ pub(super) fn failed(view: &View<'_>, status: &mut EtcdBackupStatus, reason: &st
     let wait = back_off(status.consecutive_failures);
     let next: Timestamp = later(view.now, wait);
     status.next_backup_time = Some(stamp(next));
-    Step::say(Mood::Troubled, reason, message)
-        .with([tell(true, "BackupFailed", format!("{reason}: {message}"))])
-        .wake(wait)
+    let told = tell(true, Reason::BackupFailed, format!("{reason}: {message}"));
+    Step::say(Mood::Troubled, reason, message).with([told]).wake(wait)
 }

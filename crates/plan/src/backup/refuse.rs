@@ -3,7 +3,7 @@
 use stateward_api::EtcdBackup;
 use stateward_api::etcd_backup::EtcdBackupStatus;
 
-use super::{Mood, Step};
+use super::{Mood, Reason, Step};
 use crate::cron::Schedule;
 
 /// The first thing that is wrong.
@@ -41,7 +41,7 @@ pub(super) fn problem(backup: &EtcdBackup) -> Option<String> {
     None
 }
 
-pub(super) fn refuse(status: &mut EtcdBackupStatus, reason: &str, problem: &str) -> Step {
+pub(super) fn refuse(status: &mut EtcdBackupStatus, reason: Reason, problem: &str) -> Step {
     if status.last_success_date.is_none() {
         status.succeeded = false;
     }

@@ -3,7 +3,7 @@
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_backup::EtcdBackupStatus;
 
-use super::{Mood, View, Words};
+use super::{Cause, Mood, Reason, View, Words};
 
 pub(super) fn report(view: &View<'_>, old: &EtcdBackupStatus, status: &mut EtcdBackupStatus, words: Option<&Words>) {
     let generation = view.backup.metadata.generation;
@@ -30,26 +30,23 @@ pub(super) fn report(view: &View<'_>, old: &EtcdBackupStatus, status: &mut EtcdB
         // The last failure holds until an attempt succeeds.
         None if failing => {
             let said = conditions::get(&old.conditions, types::DEGRADED);
-            let reason = said.map(|said| said.reason.clone()).filter(|reason| reason != FINE);
-            (
-                ConditionStatus::True,
-                reason.unwrap_or_else(|| "BackupFailed".into()),
-                status.reason.clone(),
-            )
+            let said = said.filter(|said| said.status == ConditionStatus::True);
+            let reason = said.map_or(Reason::BackupFailed.into(), |said| Cause::OfAgent(said.reason.clone()));
+            (ConditionStatus::True, reason, status.reason.clone())
         }
-        None => (ConditionStatus::False, FINE.to_owned(), String::new()),
+        None => (ConditionStatus::False, Reason::AsExpected.into(), String::new()),
     };
     let working = words.filter(|words| words.mood == Mood::Working);
     let progressing = match working {
         Some(words) => (ConditionStatus::True, words.reason.clone(), words.message.clone()),
-        None if status.current.is_some() => (ConditionStatus::True, "Running".to_owned(), String::new()),
-        None => (ConditionStatus::False, FINE.to_owned(), String::new()),
+        None if status.current.is_some() => (ConditionStatus::True, Reason::Running.into(), String::new()),
+        None => (ConditionStatus::False, Reason::AsExpected.into(), String::new()),
     };
     let complete = if status.succeeded {
-        (ConditionStatus::True, "Succeeded".to_owned(), String::new())
+        (ConditionStatus::True, Reason::Succeeded.into(), String::new())
     } else {
-        let reason = if failing { "Failed" } else { "NotYet" };
-        (ConditionStatus::False, reason.to_owned(), status.reason.clone())
+        let reason = if failing { Reason::Failed } else { Reason::NotYet };
+        (ConditionStatus::False, reason.into(), status.reason.clone())
     };
     let now = view.stamp();
     for (type_, (holds, reason, message)) in [
@@ -57,9 +54,7 @@ pub(super) fn report(view: &View<'_>, old: &EtcdBackupStatus, status: &mut EtcdB
         (types::PROGRESSING, progressing),
         (types::DEGRADED, degraded),
     ] {
-        let condition = Condition::new(type_, holds, &reason, message).observed(generation);
+        let condition = Condition::new(type_, holds, reason.as_str(), message).observed(generation);
         conditions::set(&mut status.conditions, condition, &now);
     }
 }
-
-const FINE: &str = "AsExpected";

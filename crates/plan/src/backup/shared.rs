@@ -7,7 +7,7 @@ use stateward_api::EtcdBackup;
 use stateward_api::etcd_backup::EtcdBackupStatus;
 use stateward_api::store::Store;
 
-use super::{Step, View, refuse, stop};
+use super::{Reason, Step, View, refuse, stop};
 
 /// Another EtcdBackup with the same place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub(super) fn refuse(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<S
         "EtcdBackup {} has been writing periodic backups to the path \"{path}\" for longer, and each would delete the other's: set another path in one of them, or delete one",
         sharer.name
     );
-    let step = refuse::refuse(status, "PathShared", &message);
+    let step = refuse::refuse(status, Reason::PathShared, &message);
     let working = view.world.agents.iter();
     let working = working.filter(|(_, agent)| agent.terminating.is_none() && !agent.is_over());
     let stops: Vec<_> = working.map(|(name, agent)| stop(name, agent)).collect();

@@ -7,7 +7,7 @@ use stateward_api::agent::{BackedUp, Failure, Outcome, Progress, Proven, TASK, T
 use stateward_api::conditions::{is_true, types};
 use stateward_api::etcd_backup::{AttemptKind, BackupRecord, EtcdBackupStatus, RestorablePoint, Verify};
 
-use super::{ClusterSource, Effect, Plan, Source, World, plan};
+use super::{ClusterSource, Effect, Plan, Reason, Source, World, plan};
 use crate::agent::{Agent, State};
 use crate::etcd::Uid;
 
@@ -440,7 +440,7 @@ fn deletion_stops_everything_deletes_files_as_told_and_never_hangs() {
         assert!(rounds < 50, "it hangs");
     };
     assert!(told.iter().any(
-        |effect| matches!(effect, Effect::Tell(note) if note.reason == "FilesLeft" && note.message.contains("b/k_1"))
+        |effect| matches!(effect, Effect::Tell(note) if note.reason == Reason::FilesLeft && note.message.contains("b/k_1"))
     ));
 }
 
@@ -571,9 +571,9 @@ fn the_restorable_time_moves_on_while_a_cluster_is_quiet() {
 
 /// The task of the pod that a plan makes.
 fn task(plan: &Plan) -> Task {
-    let made = plan.effects.iter().find_map(|effect| match effect {
-        Effect::CreatePod(pod) => pod.spec.as_ref(),
-        _ => None,
+    let made = plan.effects.iter().find_map(|effect| {
+        let Effect::CreatePod(pod) = effect else { return None };
+        pod.spec.as_ref()
     });
     let env = made.expect("a pod").containers[0].env.as_ref().unwrap();
     let text = env.iter().find(|env| env.name == TASK).unwrap().value.clone().unwrap();
@@ -620,7 +620,7 @@ fn retention_comes_after_the_proof_and_knows_what_is_proven() {
         .map(|record| record.location.clone())
         .collect();
     assert_eq!(left, ["b/k_3", "b/k_2"]);
-    let warned = |effect: &Effect| matches!(effect, Effect::Tell(note) if note.reason == "RetentionFailed");
+    let warned = |effect: &Effect| matches!(effect, Effect::Tell(note) if note.reason == Reason::RetentionFailed);
     assert!(done.effects.iter().any(warned));
 }
 

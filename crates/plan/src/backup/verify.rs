@@ -6,7 +6,7 @@ use stateward_api::agent::Proven;
 use stateward_api::etcd_backup::{BackupRecord, EtcdBackupStatus, Verify};
 
 use super::outcome::RECORDS;
-use super::{Effect, View, tell};
+use super::{Effect, Reason, View, tell};
 
 /// Records of unproven backups at most, so that they leave room for the proven ones.
 const UNPROVEN: usize = RECORDS / 2;
@@ -30,7 +30,7 @@ pub(super) fn proven(view: &View<'_>, status: &mut EtcdBackupStatus, proof: &Pro
     }
     bound(view, status);
     let problem = &proof.retention_problem;
-    (!problem.is_empty()).then(|| tell(true, "RetentionFailed", problem.clone()))
+    (!problem.is_empty()).then(|| tell(true, Reason::RetentionFailed, problem.clone()))
 }
 
 /// The newest backup could not be proven: nothing may start from it by itself.

@@ -4,12 +4,12 @@
 //! Two words of the user, both annotations: the endpoints of the cluster to take over, and later that its members may leave. Between the two
 //! lies what only the user can do: lead the clients to the new members.
 
-use super::members::owner;
-use super::{Effect, LATER, Listed, MemberId, MemberName, Note, SOON, Step, View, Voice, Work};
+use super::members::{display_name, owner};
+use super::{Effect, LATER, Listed, MemberId, MemberName, Note, Reason, SOON, Step, View, Voice, Work};
 
 /// Instead of a bootstrap: nothing is founded, since the cluster is there. `None`: it answers, and can be taken up.
 pub(super) fn begin(view: &View<'_>) -> Option<Step> {
-    if view.intent.adopt.is_empty() {
+    if view.intent.adopt.is_empty() || view.record.bootstrap.is_some() {
         return None;
     }
     if view.world.list.is_none() {
@@ -22,20 +22,20 @@ pub(super) fn begin(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Creating,
-                "WaitingForAdopted",
+                Reason::WaitingForAdopted,
                 format!("the cluster to be taken over (annotation stateward.dev/adopt-endpoints) does not prove its member list: {why}"),
             )
             .wake(LATER),
         );
     }
     if let Some(words) = other_tls(view) {
-        return Some(Step::new(Work::Stuck, "AdoptedTlsDiffers", words).wake(LATER));
+        return Some(Step::new(Work::Blocked, Reason::AdoptedTlsDiffers, words).wake(LATER));
     }
     let other = answers(view).find(|(_, version)| version.minor() != view.version.minor());
     other.map(|(endpoint, version)| {
         Step::new(
-            Work::Stuck,
-            "AdoptedVersionDiffers",
+            Work::Blocked,
+            Reason::AdoptedVersionDiffers,
             format!(
                 "{endpoint} runs etcd {version} and spec.version is {}: set spec.version to a 3.{}.x, and change it when the old members have left",
                 view.version,
@@ -87,11 +87,17 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
     if view.voters().count() < view.intent.size || !view.all_voters_healthy() {
         return None; // other chapters say what is waited for
     }
-    let names = |strangers: &[&Listed]| strangers.iter().map(|line| name(line).0).collect::<Vec<_>>().join(", ");
+    let names = |strangers: &[&Listed]| {
+        strangers
+            .iter()
+            .map(|line| display_name(line).0)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     if !view.intent.release_adopted {
         return Some(Step::new(
             Work::Changing,
-            "WaitingForRelease",
+            Reason::WaitingForRelease,
             format!(
                 "all {} members have joined. When every client uses the service {}, set the annotation stateward.dev/release-adopted: \"true\", and the old members leave: {}",
                 view.intent.size,
@@ -116,7 +122,7 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Scaling,
-                "MovingLeadership",
+                Reason::MovingLeadership,
                 "the leader is one of the old members and hands over before they leave",
             )
             .with([hand_over])
@@ -142,44 +148,38 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Scaling,
-                "WaitingForHealth",
-                format!("{} leaves when a quorum of the members that stay answers", name(victim)),
+                Reason::WaitingForHealth,
+                format!(
+                    "{} leaves when a quorum of the members that stay answers",
+                    display_name(victim)
+                ),
             )
             .wake(LATER),
         );
     }
     let release = Effect::ReleaseMember {
-        member: name(victim),
+        member: display_name(victim),
         id: victim.id,
         cluster: list.cluster,
     };
     let note = Note {
         warning: false,
-        reason: "MemberReleased",
+        reason: Reason::MemberReleased,
         message: format!(
             "{} ({}), which was taken over, left; its pod can be deleted",
-            name(victim),
+            display_name(victim),
             victim.id
         ),
     };
     Some(
         Step::new(
             Work::Scaling,
-            "ReleasingMember",
+            Reason::ReleasingMember,
             format!("the old members leave: {}", names(&strangers)),
         )
         .with([release, Effect::Tell(note)])
         .wake(LATER),
     )
-}
-
-/// What a member that is not ours is called.
-pub(super) fn name_of(line: &Listed) -> String {
-    name(line).0
-}
-
-fn name(line: &Listed) -> MemberName {
-    line.name.clone().unwrap_or_else(|| MemberName(line.id.to_string()))
 }
 
 /// What those that were asked by their endpoints said of themselves: endpoint and version.

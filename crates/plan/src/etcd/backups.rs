@@ -7,7 +7,7 @@ use stateward_api::names;
 use super::intent::Intent;
 use super::record::Record;
 use super::world::{KeptBackup, World};
-use super::{Effect, Note, Step, View, Work};
+use super::{Effect, Note, Reason, Step, View, Work};
 
 /// Makes, updates or takes away the EtcdBackup that the spec asks for. It never stands in the way of anything else.
 pub(super) fn keep(view: &View<'_>) -> Vec<Effect> {
@@ -17,7 +17,7 @@ pub(super) fn keep(view: &View<'_>) -> Vec<Effect> {
         (None, KeptBackup::Ours { uid, .. }) => vec![Effect::DropBackup { uid: uid.clone() }],
         (Some(_), KeptBackup::Theirs) => vec![Effect::Tell(Note {
             warning: true,
-            reason: "BackupNameTaken",
+            reason: Reason::BackupNameTaken,
             message: taken(view),
         })],
         _ => Vec::new(),
@@ -27,7 +27,7 @@ pub(super) fn keep(view: &View<'_>) -> Vec<Effect> {
 /// The name is somebody else's: said where the user looks, once nothing more urgent is to be said.
 pub(super) fn clash(view: &View<'_>) -> Option<Step> {
     let clash = view.intent.backup.is_some() && view.world.kept_backup == KeptBackup::Theirs;
-    clash.then(|| Step::new(Work::Stuck, "BackupNameTaken", taken(view)))
+    clash.then(|| Step::new(Work::Blocked, Reason::BackupNameTaken, taken(view)))
 }
 
 fn taken(view: &View<'_>) -> String {
@@ -84,7 +84,7 @@ pub(super) fn before_upgrade(view: &View<'_>) -> Option<Step> {
         None => Some(
             Step::new(
                 Work::Upgrading,
-                "BackupFirst",
+                Reason::BackupFirst,
                 format!("taking a backup before the upgrade to {wanted}: EtcdBackup {name}"),
             )
             .with([Effect::TakeBackup {
@@ -94,12 +94,12 @@ pub(super) fn before_upgrade(view: &View<'_>) -> Option<Step> {
         ),
         Some(backup) if backup.trouble.is_empty() => Some(Step::new(
             Work::Upgrading,
-            "BackupFirst",
+            Reason::BackupFirst,
             format!("the upgrade to {wanted} begins when EtcdBackup {name} has succeeded"),
         )),
         Some(backup) => Some(Step::new(
-            Work::Stuck,
-            "UpgradeHalted",
+            Work::Blocked,
+            Reason::UpgradeHalted,
             format!(
                 "the upgrade to {wanted} waits for a backup, which fails: {} (EtcdBackup {name}). {how}",
                 backup.trouble

@@ -3,24 +3,21 @@
 use super::intent::Bootstrap;
 use super::members::CRASHES_OF_UNKNOWN_REASON;
 use super::record::{Bootstrapped, Record};
-use super::{Effect, Launch, MemberName, SOON, Step, Stop, View, Work};
+use super::{Effect, Launch, MemberName, Reason, SOON, Step, Stop, View, Work, pods};
 
 pub(super) fn bootstrap(view: &View<'_>, record: &mut Record) -> Option<Step> {
     match &view.record.bootstrap {
         None => Some(begin(view, record)),
-        // Recorded, and nothing is made of it yet: an EtcdRestore still comes first.
-        Some(bootstrap) if bootstrap.cluster.is_none() && view.world.pods.is_empty() => {
-            Some(super::restore::awaited(view).unwrap_or_else(|| bring_up(view, bootstrap)))
-        }
         Some(bootstrap) if bootstrap.cluster.is_none() => Some(bring_up(view, bootstrap)),
         Some(_) => None,
     }
 }
 
-fn begin(view: &View<'_>, record: &mut Record) -> Step {
-    let (world, intent) = (view.world, view.intent);
-    if let Some(step) = super::adopt::begin(view) {
-        return step;
+/// The status has no record, and something of the cluster is there.
+pub(super) fn without_record(view: &View<'_>, record: &mut Record) -> Option<Step> {
+    let world = view.world;
+    if view.record.bootstrap.is_some() {
+        return None;
     }
     if let Some(list) = &world.list {
         // The record was lost (an object restored without its status), the cluster was not: take it up again.
@@ -29,12 +26,14 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
             first: Vec::new(),
             cluster: Some(list.cluster),
         });
-        return Step::new(
-            Work::Changing,
-            "Adopted",
-            "the status had no record of this running cluster; it was taken up again",
-        )
-        .wake(SOON);
+        return Some(
+            Step::new(
+                Work::Changing,
+                Reason::Adopted,
+                "the status had no record of this running cluster; it was taken up again",
+            )
+            .wake(SOON),
+        );
     }
     if !world.pods.is_empty() || !world.claims.is_empty() {
         let named = world
@@ -44,20 +43,22 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
             .map(|name| name.0.as_str())
             .collect::<std::collections::BTreeSet<_>>();
         let named = named.into_iter().collect::<Vec<_>>().join(", ");
-        return Step::new(
-            Work::Stuck,
-            "RecordMissing",
+        return Some(Step::new(
+            Work::Blocked,
+            Reason::RecordMissing,
             format!("the status has no record of a bootstrap, but pods or claims of this cluster are there ({named}) and no member answers. Nothing is started, since that could make a second cluster. Restore the status, or delete these claims if their data is not wanted"),
         )
-        .wake(super::LATER);
+        .wake(super::LATER));
     }
-    if let Some(step) = super::restore::awaited(view) {
-        return step;
-    }
+    None
+}
+
+fn begin(view: &View<'_>, record: &mut Record) -> Step {
+    let (world, intent) = (view.world, view.intent);
     if !world.foreign_claims.is_empty() && !intent.ignore_old_claims {
         return Step::new(
-            Work::Stuck,
-            "OldClaimsPresent",
+            Work::Blocked,
+            Reason::OldClaimsPresent,
             format!(
                 "claims of an earlier cluster of this name are there: {}. Delete them, restore from them under another name, or set the annotation stateward.dev/ignore-old-claims: \"true\" to begin with an empty cluster beside them",
                 world.foreign_claims.join(", ")
@@ -66,8 +67,8 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
     }
     if !world.conflicts.is_empty() {
         return Step::new(
-            Work::Stuck,
-            "NameTaken",
+            Work::Blocked,
+            Reason::NameTaken,
             format!(
                 "these objects exist and belong to somebody else: {}. Delete them, or choose another name for the cluster",
                 world.conflicts.join(", ")
@@ -75,7 +76,7 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
         );
     }
     if let Some(refused) = super::upgrade_path::check_first(&view.version) {
-        return Step::new(Work::Stuck, "VersionRefused", refused);
+        return Step::new(Work::Blocked, Reason::VersionRefused, refused);
     }
     let count = match intent.bootstrap {
         Bootstrap::SeedThenJoin => 1,
@@ -118,18 +119,10 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
                             && (view.intent.is_durable() || pod.restarts >= CRASHES_OF_UNKNOWN_REASON)))
                     && (pod.template != view.intent.template || pod.version != view.version) =>
             {
-                pods.push(Effect::DeletePod {
-                    member: name.clone(),
-                    uid: pod.uid.clone(),
-                    how: Stop::Restart,
-                });
+                pods.push(pods::stop(name, pod, Stop::Restart));
             }
             Some(pod) if pod.ended && !pod.terminating => {
-                pods.push(Effect::DeletePod {
-                    member: name.clone(),
-                    uid: pod.uid.clone(),
-                    how: Stop::Restart,
-                });
+                pods.push(pods::stop(name, pod, Stop::Restart));
             }
             Some(pod) => {
                 running |= pod.running;
@@ -178,10 +171,10 @@ fn bring_up(view: &View<'_>, bootstrap: &Bootstrapped) -> Step {
     let step = match waiting {
         Some(waiting) => Step::new(
             Work::Creating,
-            "WaitingForFirstMember",
+            Reason::WaitingForFirstMember,
             format!("starting {what}: {waiting}"),
         ),
-        None => Step::new(Work::Creating, "StartingFirstMember", format!("starting {what}")),
+        None => Step::new(Work::Creating, Reason::StartingFirstMember, format!("starting {what}")),
     };
     // All claims before the first pod: once a pod has run, a claim that is not there was there.
     let step = step.with(claims).with(pods);

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::record::{Defragmented, Record};
-use super::{Alarm, Effect, LATER, MemberName, Note, Step, Storage, View, Work};
+use super::{Alarm, Effect, LATER, MemberName, Note, Reason, Step, Storage, View, Work};
 
 /// Space ran out: forget old revisions, give free space back member by member, take the alarms back. It needs every voter,
 /// and no learner: the one that cannot start must not keep the cluster from taking writes again.
@@ -19,7 +19,7 @@ pub(super) fn clear_space_alarms(view: &View<'_>) -> Option<Step> {
     let mut effects = vec![
         Effect::Tell(Note {
             warning: true,
-            reason: "NoSpace",
+            reason: Reason::NoSpace,
             message: OUT_OF_SPACE.to_owned(),
         }),
         Effect::Compact { cluster: list.cluster },
@@ -36,7 +36,7 @@ pub(super) fn clear_space_alarms(view: &View<'_>) -> Option<Step> {
         cluster: list.cluster,
     }));
     Some(
-        Step::new(Work::Recovering, "NoSpace", OUT_OF_SPACE)
+        Step::new(Work::Recovering, Reason::NoSpace, OUT_OF_SPACE)
             .with(effects)
             .wake(LATER),
     )
@@ -47,7 +47,7 @@ pub(super) fn wait_for_space(view: &View<'_>) -> Option<Step> {
     let raised = view.world.list.is_some() && view.world.has_alarm(Alarm::NoSpace);
     raised.then(|| {
         let message = format!("{OUT_OF_SPACE} (waiting until all members answer)");
-        Step::new(Work::Recovering, "NoSpace", message).wake(LATER)
+        Step::new(Work::Recovering, Reason::NoSpace, message).wake(LATER)
     })
 }
 
@@ -73,7 +73,8 @@ fn grow_claims(view: &View<'_>) -> Option<Step> {
             bytes,
         })
         .collect();
-    (!effects.is_empty()).then(|| Step::new(Work::Changing, "GrowingClaims", "asking for larger volumes").with(effects))
+    (!effects.is_empty())
+        .then(|| Step::new(Work::Changing, Reason::GrowingClaims, "asking for larger volumes").with(effects))
 }
 
 /// Free space is given back when it is worth the pause: one member a round, the leader last, all of them healthy. By
@@ -82,7 +83,7 @@ fn defragment(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
     let wish = view.intent.defragmentation.as_ref()?;
     let scheduled = match &wish.schedule {
-        Some(schedule) => Some(began(schedule, view.now)?),
+        Some(schedule) => Some(due(schedule, view.now)?),
         None => None,
     };
     if !view.all_voters_healthy() || view.voters().count() < list.voters().count() {
@@ -109,7 +110,7 @@ fn defragment(view: &View<'_>, record: &mut Record) -> Option<Step> {
     Some(
         Step::new(
             Work::Changing,
-            "Defragmenting",
+            Reason::Defragmenting,
             format!("giving the free space of {name} back"),
         )
         .with([Effect::Defragment {
@@ -125,7 +126,7 @@ fn defragment(view: &View<'_>, record: &mut Record) -> Option<Step> {
 const WINDOW: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// The time of the schedule that began within the last hour: what could not be done by then waits for the next.
-fn began(schedule: &str, now: Timestamp) -> Option<Timestamp> {
+fn due(schedule: &str, now: Timestamp) -> Option<Timestamp> {
     let last = crate::cron::Schedule::parse(schedule).ok()?.last(now)?;
     Some(last).filter(|time| super::members::elapsed(*time, now) < WINDOW)
 }
@@ -147,10 +148,10 @@ mod tests {
     fn a_schedule_is_due_for_an_hour() {
         let at = |text: &str| text.parse::<Timestamp>().expect("a time");
         let three = at("2026-11-15T03:00:00Z");
-        assert_eq!(began("0 3 * * *", at("2026-11-15T02:59:59Z")), None);
-        assert_eq!(began("0 3 * * *", three), Some(three));
-        assert_eq!(began("0 3 * * *", at("2026-11-15T03:59:59Z")), Some(three));
-        assert_eq!(began("0 3 * * *", at("2026-11-15T04:00:00Z")), None);
-        assert_eq!(began("*/30 * * * *", at("2026-11-15T03:10:00Z")), Some(three));
+        assert_eq!(due("0 3 * * *", at("2026-11-15T02:59:59Z")), None);
+        assert_eq!(due("0 3 * * *", three), Some(three));
+        assert_eq!(due("0 3 * * *", at("2026-11-15T03:59:59Z")), Some(three));
+        assert_eq!(due("0 3 * * *", at("2026-11-15T04:00:00Z")), None);
+        assert_eq!(due("*/30 * * * *", at("2026-11-15T03:10:00Z")), Some(three));
     }
 }

@@ -1,6 +1,6 @@
 //! What is left of members that are out of the list: their pods, then their data, by UID (rule 4).
 
-use super::{Effect, LATER, Step, Stop, View, Work};
+use super::{Effect, LATER, Reason, Step, Stop, View, Work, pods};
 
 pub(super) fn clean_up(view: &View<'_>) -> Option<Step> {
     let list = view.world.list.as_ref()?;
@@ -14,11 +14,7 @@ pub(super) fn clean_up(view: &View<'_>) -> Option<Step> {
                 .is_some_and(|node| view.world.dead_nodes.contains_key(node));
             if on_dead_node || !pod.terminating {
                 let how = if on_dead_node { Stop::Force } else { Stop::Gone };
-                effects.push(Effect::DeletePod {
-                    member: member.name.clone(),
-                    uid: pod.uid.clone(),
-                    how,
-                });
+                effects.push(pods::stop(&member.name, pod, how));
             }
         }
         let goes = |claim: &&super::Claim| !claim.terminating && !super::old_claims::is_kept(view, &member.name, claim);
@@ -33,7 +29,7 @@ pub(super) fn clean_up(view: &View<'_>) -> Option<Step> {
     (!effects.is_empty()).then(|| {
         Step::new(
             Work::Changing,
-            "CleaningUp",
+            Reason::CleaningUp,
             "removing what is left of members that are out of the cluster",
         )
         .with(effects)

@@ -9,6 +9,7 @@ use std::fmt;
 use stateward_api::EtcdVersion;
 use stateward_api::etcd_restore::RestoreSource;
 
+use super::Reason;
 use super::world::{Alarm, Authority, ClusterId, DataHash, LaunchKind, MemberId, MemberName, TlsStage, Uid};
 
 /// One step.
@@ -204,8 +205,8 @@ pub enum Stop {
 pub struct Note {
     /// It is a warning.
     pub warning: bool,
-    /// One word in CamelCase.
-    pub reason: &'static str,
+    /// Why.
+    pub reason: Reason,
     /// A sentence.
     pub message: String,
 }

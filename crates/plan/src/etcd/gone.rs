@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::members::owner;
 use super::record::{LastSeen, Record};
 use super::world::{MemberName, NodeEnd, Pod, Voice, World};
-use super::{Effect, Intent, Stop, View};
+use super::{Effect, Intent, Stop, View, pods};
 
 /// A kubelet that is in touch with the API server ends pods whose object is gone. Kubernetes takes up to 50 s to notice that
 /// one is not (node-monitor-grace-period), and pods have 30 s to end: a node that was Ready for longer than both together
@@ -162,7 +162,7 @@ pub(super) fn fence(view: &View<'_>, but: &MemberName, how: Stop, absent: bool) 
             fence.nodes.insert(node.clone());
         }
         let Some(pod) = view.world.pods.get(name) else {
-            if proof.is_none() && !super::recover::has_left(view, name) {
+            if proof.is_none() && !has_left(view, name) {
                 fence.waits.push(name.clone());
             }
             continue;
@@ -170,11 +170,9 @@ pub(super) fn fence(view: &View<'_>, but: &MemberName, how: Stop, absent: bool) 
         fence.waits.push(name.clone());
         let force = proof.is_some_and(|proof| proof.needs_no_kubelet()) && !obeys(view, pod);
         if force || !pod.terminating {
-            fence.stop.push(Effect::DeletePod {
-                member: name.clone(),
-                uid: pod.uid.clone(),
-                how: if force { Stop::Force } else { how },
-            });
+            fence
+                .stop
+                .push(pods::stop(name, pod, if force { Stop::Force } else { how }));
         }
     }
     fence
@@ -258,4 +256,14 @@ pub(super) fn has_no_place(view: &View<'_>, member: &super::Member<'_>) -> bool 
 /// How a node that a member was on has ended.
 pub(super) fn node_end(view: &View<'_>, pod: &Pod) -> Option<NodeEnd> {
     view.world.ended_nodes.get(pod.node.as_ref()?).copied()
+}
+
+/// A removal that was answered by a timeout may have happened after all, and the record still counts the member. It has left
+/// when those that answer do not list it and it ends by itself without an error, which only a removed etcd does.
+pub(super) fn has_left(view: &View<'_>, name: &MemberName) -> bool {
+    let is_it = |listed| owner(view.intent, listed).as_ref() == Some(name);
+    let unlisted = view.believed_list().is_some_and(|list| !list.iter().any(is_it));
+    let ended = |pod: &Pod| pod.restarts > 0 && pod.last_exit.as_ref().is_some_and(|exit| exit.code == 0);
+    let silent = !matches!(view.world.voices.get(name), Some(Voice::Answered(_)));
+    unlisted && silent && view.world.pods.get(name).is_some_and(ended)
 }

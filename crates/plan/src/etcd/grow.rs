@@ -1,12 +1,12 @@
 //! More members: added to the list as learners first, one after another, or all at once where etcd can (3.6).
 
 use super::members::initial_cluster;
-use super::{Effect, LATER, Launch, MemberName, Step, TlsStage, View, Work};
+use super::{Effect, LATER, Launch, MemberName, Reason, Step, TlsStage, View, Work, pods, size};
 
 pub(super) fn grow(view: &View<'_>) -> Option<Step> {
     let list = view.world.list.as_ref()?;
     let total = view.listed();
-    let wanted = wanted(view);
+    let wanted = size::wanted(view);
     if total >= wanted {
         return None;
     }
@@ -14,7 +14,7 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Scaling,
-                "WaitingForHealth",
+                Reason::WaitingForHealth,
                 format!(
                     "{} of {wanted} members are in the cluster; a new one is added when {} answers again",
                     total, member.name
@@ -33,7 +33,7 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
     let mut effects = Vec::new();
     // One more than wanted takes the place of a member that is well: not for a pod that can never be.
     if total >= view.intent.size {
-        effects.push(super::restart::successor(view, &first, view.stage));
+        effects.push(pods::successor(view, &first, view.stage));
     }
     for name in &new {
         let peer_url = view.intent.peer_url(name, view.stage == TlsStage::On);
@@ -48,17 +48,12 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
     if view.intent.is_durable() {
         effects.extend(new.iter().map(|name| Effect::CreateClaim { member: name.clone() }));
     }
-    effects.push(Effect::CreatePod {
-        member: first,
-        launch: Launch::Join { members },
-        version: view.new_pods.clone(),
-        tls: view.stage,
-    });
+    effects.push(pods::create(view, &first, Launch::Join { members }, view.stage));
     // After a promotion etcd refuses the next add until every voter has been connected for 5 s.
     Some(
         Step::new(
             Work::Scaling,
-            "AddingMembers",
+            Reason::AddingMembers,
             format!("{total} of {wanted} members are in the cluster: adding {}", new.len()),
         )
         .with(effects)
@@ -68,27 +63,16 @@ pub(super) fn grow(view: &View<'_>) -> Option<Step> {
 
 /// The next learner can be added before those that have started are promoted, so that etcd's 5 s after a promotion are
 /// waited for once at most (3.6 and later allow several learners).
-pub(super) fn next_before_promotion(view: &View<'_>) -> bool {
+pub(super) fn before_promotion(view: &View<'_>) -> Option<Step> {
     let versions = || view.world.pods.values().map(|pod| &pod.version).chain([&view.new_pods]);
-    let Some(list) = &view.world.list else { return false };
-    list.members.len() < wanted(view)
+    let list = view.world.list.as_ref()?;
+    let can = list.members.len() < size::wanted(view)
         && versions().all(|version| version.has_max_learners())
         && view.all_voters_healthy()
         && list.members.iter().all(|listed| listed.name.is_some())
         && view
             .members
             .values()
-            .all(|member| member.listed.is_none_or(|listed| !listed.learner) || member.is_healthy())
-}
-
-/// The size to reach now: one more while a healthy member is to be replaced, so that fault tolerance never drops.
-pub(super) fn wanted(view: &View<'_>) -> usize {
-    view.intent.size + usize::from(view.voters().any(|member| leaves(view, member)))
-}
-
-/// A healthy member that must go: the user marked it, or it cannot restart with new settings and keep its data.
-pub(super) fn leaves(view: &View<'_>, member: &super::Member<'_>) -> bool {
-    member.pod.is_some_and(|pod| {
-        pod.marked_to_leave || (!view.intent.is_durable() && super::restart::made_otherwise(view, &member.name, pod))
-    })
+            .all(|member| member.listed.is_none_or(|listed| !listed.learner) || member.is_healthy());
+    if can { grow(view) } else { None }
 }

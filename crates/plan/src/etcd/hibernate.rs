@@ -1,29 +1,30 @@
 //! Sleep: all pods stop, all data stays. Waking is `restart`'s ordinary work.
 
 use super::record::Record;
-use super::{Effect, Step, Stop, View, Work};
+use super::{Reason, Step, Stop, View, Work, pods};
+
+/// Why the cluster cannot sleep.
+pub(super) fn refuse(view: &View<'_>) -> Option<Step> {
+    (view.intent.hibernate && !view.intent.is_durable()).then(|| {
+        Step::new(
+            Work::Blocked,
+            Reason::CannotHibernate,
+            "spec.hibernate needs durable storage: with ephemeral storage stopping the pods would lose all data. Set spec.hibernate to false",
+        )
+    })
+}
 
 pub(super) fn hibernate(view: &View<'_>, record: &mut Record) -> Option<Step> {
     if !view.intent.hibernate {
         record.hibernating = false;
         return None;
     }
-    if !view.intent.is_durable() {
-        return Some(
-            Step::new(
-                Work::Stuck,
-                "CannotHibernate",
-                "spec.hibernate needs durable storage: with ephemeral storage stopping the pods would lose all data. Set spec.hibernate to false",
-            )
-            .with(super::seal::seal(view)),
-        );
-    }
     if !view.began() {
         // Nothing runs yet, or the first member is still coming: it finishes first, so that there is data to keep.
         return if view.record.bootstrap.is_none() {
             Some(Step::new(
-                Work::Stuck,
-                "Hibernating",
+                Work::Blocked,
+                Reason::Hibernating,
                 "spec.hibernate is true: the cluster is created when it is false",
             ))
         } else {
@@ -37,16 +38,12 @@ pub(super) fn hibernate(view: &View<'_>, record: &mut Record) -> Option<Step> {
         .pods
         .iter()
         .filter(|(_, pod)| !pod.terminating)
-        .map(|(name, pod)| Effect::DeletePod {
-            member: name.clone(),
-            uid: pod.uid.clone(),
-            how: Stop::Hibernate,
-        })
+        .map(|(name, pod)| pods::stop(name, pod, Stop::Hibernate))
         .collect();
     Some(
         Step::new(
-            Work::Stuck,
-            "Hibernating",
+            Work::Blocked,
+            Reason::Hibernating,
             "spec.hibernate is true: all pods are stopped, all data is kept",
         )
         .with(stop),

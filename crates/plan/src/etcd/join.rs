@@ -4,7 +4,7 @@
 //! One at a time, since two members that start with `existing` at the same moment wait for each other's answer (etcd.md).
 
 use super::members::{Fate, Proof, initial_cluster, owner, says_no_data};
-use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, SOON, Step, Stop, View, Work};
+use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, Reason, SOON, Step, Stop, View, Work, pods};
 
 pub(super) fn join(view: &View<'_>) -> Option<Step> {
     match &view.world.list {
@@ -16,11 +16,6 @@ pub(super) fn join(view: &View<'_>) -> Option<Step> {
 }
 
 fn join_proven(view: &View<'_>, cluster: super::ClusterId, list: &[Listed]) -> Option<Step> {
-    if super::grow::next_before_promotion(view)
-        && let Some(step) = super::grow::grow(view)
-    {
-        return Some(step);
-    }
     // The one that has caught up becomes a voter; etcd itself judges whether it has.
     for member in view.members.values() {
         let (Some(listed), Some(pod)) = (member.listed, member.pod) else {
@@ -44,7 +39,7 @@ fn join_proven(view: &View<'_>, cluster: super::ClusterId, list: &[Listed]) -> O
         return Some(
             Step::new(
                 Work::Scaling,
-                "PromotingLearner",
+                Reason::PromotingLearner,
                 format!("{} catches up with the leader before it votes", member.name),
             )
             .with(effects)
@@ -73,7 +68,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         if let Fate::Away(why) = &member.fate {
             let step = Step::new(
                 Work::Scaling,
-                "WaitingForLearner",
+                Reason::WaitingForLearner,
                 format!("learner {name} does not answer yet: {why}"),
             );
             let runs = member.pod.is_some_and(|pod| pod.running);
@@ -91,7 +86,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             return Some(
                 Step::new(
                     Work::Scaling,
-                    "StartingMember",
+                    Reason::StartingMember,
                     format!("{name} has started and tells its name"),
                 )
                 .wake(SOON),
@@ -103,7 +98,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         if pod.terminating {
             return Some(Step::new(
                 Work::Scaling,
-                "WaitingForPod",
+                Reason::WaitingForPod,
                 format!("pod {name} of an earlier attempt is stopping"),
             ));
         }
@@ -118,19 +113,13 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             _ => true,
         };
         let never_will = pod.ended
-            || (!pod.running
-                && super::restart::made_otherwise(view, name, pod)
-                && (pod.blocked.is_some() || !pod.ever_ran));
+            || (!pod.running && pods::made_otherwise(view, name, pod) && (pod.blocked.is_some() || !pod.ever_ran));
         if (stale && (!pod.running || pod.restarts > 0)) || never_will {
-            let again = Effect::DeletePod {
-                member: name.clone(),
-                uid: pod.uid.clone(),
-                how: Stop::Restart,
-            };
+            let again = pods::stop(name, pod, Stop::Restart);
             return Some(
                 Step::new(
                     Work::Scaling,
-                    "RestartingJoin",
+                    Reason::RestartingJoin,
                     format!("{name} starts again with the member list of now"),
                 )
                 .with([again]),
@@ -140,7 +129,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             return Some(
                 Step::new(
                     Work::Scaling,
-                    "StartingMember",
+                    Reason::StartingMember,
                     format!("the claim of {name} is made again"),
                 )
                 .with([Effect::CreateClaim { member: name.clone() }]),
@@ -150,7 +139,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             Some(blocked) => format!("{name} waits to start: {}: {}", blocked.reason, blocked.message),
             None => format!("{name} is starting"),
         };
-        let step = Step::new(Work::Scaling, "StartingMember", why);
+        let step = Step::new(Work::Scaling, Reason::StartingMember, why);
         return Some(if pod.running {
             step.until_word()
         } else {
@@ -166,7 +155,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
                 return Some(
                     Step::new(
                         Work::Recovering,
-                        "WaitingForQuorum",
+                        Reason::WaitingForQuorum,
                         format!("{name} has no claim; whether it ever had data is known when a quorum answers"),
                     )
                     .wake(LATER),
@@ -176,20 +165,20 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
             Some(claim) if claim.terminating => {
                 return Some(Step::new(
                     Work::Scaling,
-                    "WaitingForClaim",
+                    Reason::WaitingForClaim,
                     format!("an old claim {name} is being deleted"),
                 ));
             }
             Some(_) => {}
         }
     }
-    effects.push(Effect::CreatePod {
-        member: name.clone(),
-        launch: Launch::Join { members: expected },
-        version: view.new_pods.clone(),
-        tls: view.stage_of(name),
-    });
-    Some(Step::new(Work::Scaling, "StartingMember", format!("starting {name}")).with(effects))
+    effects.push(pods::create(
+        view,
+        name,
+        Launch::Join { members: expected },
+        view.stage_of(name),
+    ));
+    Some(Step::new(Work::Scaling, Reason::StartingMember, format!("starting {name}")).with(effects))
 }
 
 /// Before 3.4 a voter that was added counts for the quorum that it takes to remove it again: the second of two that never
@@ -210,11 +199,9 @@ fn begin_elsewhere(view: &View<'_>, list: &[Listed], name: &MemberName) -> Optio
     if !is_new || !voters.is_multiple_of(2) || unstarted != 1 {
         return None;
     }
-    let stop = member.pod.map(|pod| Effect::DeletePod {
-        member: name.clone(),
-        uid: pod.uid.clone(),
-        how: if pod.node.is_some() { Stop::Force } else { Stop::Restart },
-    });
+    let stop = member
+        .pod
+        .map(|pod| pods::stop(name, pod, if pod.node.is_some() { Stop::Force } else { Stop::Restart }));
     let discard = member.claim.filter(|claim| !claim.terminating);
     let discard = discard.map(|claim| Effect::DeleteUnstartedClaim {
         member: name.clone(),
@@ -223,7 +210,7 @@ fn begin_elsewhere(view: &View<'_>, list: &[Listed], name: &MemberName) -> Optio
     });
     let message = format!("{name} never started and begins elsewhere: {}", proof.words());
     Some(
-        Step::new(Work::Scaling, "RestartingJoin", message)
+        Step::new(Work::Scaling, Reason::RestartingJoin, message)
             .with(stop.into_iter().chain(discard))
             .wake(LATER),
     )

@@ -115,6 +115,11 @@ pub fn owner(intent: &Intent, listed: &Listed) -> Option<MemberName> {
     listed.peer_urls.iter().find_map(|url| intent.member_of_url(url))
 }
 
+/// What a member that is not ours is called.
+pub(super) fn display_name(listed: &Listed) -> MemberName {
+    listed.name.clone().unwrap_or_else(|| MemberName(listed.id.to_string()))
+}
+
 /// The lines of a list as names and URLs, as `--initial-cluster` wants them. A member that is not ours keeps its name.
 pub fn initial_cluster(intent: &Intent, members: &[Listed]) -> Vec<(MemberName, String)> {
     members
@@ -214,7 +219,7 @@ fn fate(
     now: Timestamp,
 ) -> Fate {
     if let (Some(listed), Some(_)) = (member.listed, member.answer)
-        && let Some(how) = super::corruption::differs(world, listed)
+        && let Some(how) = super::hashes::differs(world, listed)
     {
         return Fate::Lost(Proof::Corrupt(how));
     }
@@ -270,10 +275,7 @@ fn fate(
             Some(pod) => from_pod(pod, member, unstarted, healthy_templates),
         };
     }
-    let began = record
-        .bootstrap
-        .as_ref()
-        .is_some_and(|bootstrap| bootstrap.cluster.is_some());
+    let began = record.began();
     // One of a quorum once, whose name the others have not heard: without a quorum now, nobody can say that it had no data.
     let took_part = world.list.is_none() && record.members.get(&member.name).is_some_and(|known| known.voter);
     match (member.pod, member.claim) {

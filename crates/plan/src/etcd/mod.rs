@@ -1,7 +1,8 @@
 //! etcd: what to do next, decided from what the user wants, what must be remembered and what was observed.
 //!
-//! Each file is a chapter of the operations manual; this one says in which order they are asked. The first chapter that
-//! has something to do decides the round. The next round starts from observation again.
+//! Chapters of the operations manual decide, one file each; `decide` says in which order they are asked. The first that has
+//! something to do decides the round, and the next round starts from observation again. No chapter calls another: what
+//! several of them need is in files of its own (`pods`, `members`, `gone`, `quorum`, `requests`, …).
 
 mod adopt;
 mod backups;
@@ -14,23 +15,29 @@ pub mod facts;
 mod gone;
 mod grow;
 pub mod guard;
+mod hashes;
 mod hibernate;
 mod intent;
 mod join;
 pub mod manifests;
 pub mod members;
 mod old_claims;
+mod pods;
+mod quorum;
 mod record;
 mod recover;
 mod replace;
 mod report;
+mod requests;
 mod restart;
 mod restore;
 mod roll;
+mod rotation;
 mod seal;
 mod secure;
 mod services;
 mod shrink;
+mod size;
 pub mod status;
 mod trouble;
 mod upgrade;
@@ -44,6 +51,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use stateward_api::EtcdVersion;
 
+pub use crate::reason::Reason;
 pub use effect::{Effect, Launch, Note, Stop};
 pub use intent::{Bootstrap, Defragmentation, Intent, Recovery, ServiceHashes, Storage};
 use members::Member;
@@ -88,8 +96,7 @@ struct Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Doing {
     work: Work,
-    /// One word in CamelCase for conditions.
-    reason: &'static str,
+    reason: Reason,
     /// A sentence: what is done or waited for, and where it helps, what to do.
     message: String,
 }
@@ -107,11 +114,11 @@ enum Work {
     /// Any other change of settings.
     Changing,
     /// It stands still until somebody does something.
-    Stuck,
+    Blocked,
 }
 
 impl Step {
-    fn new(work: Work, reason: &'static str, message: impl Into<String>) -> Self {
+    fn new(work: Work, reason: Reason, message: impl Into<String>) -> Self {
         Self {
             effects: Vec::new(),
             doing: Some(Doing {
@@ -166,10 +173,7 @@ struct View<'a> {
 impl View<'_> {
     /// The cluster has answered once: nothing starts as a first member any more.
     fn began(&self) -> bool {
-        self.record
-            .bootstrap
-            .as_ref()
-            .is_some_and(|bootstrap| bootstrap.cluster.is_some())
+        self.record.began()
     }
 
     fn voters(&self) -> impl Iterator<Item = &Member<'_>> {
@@ -232,7 +236,7 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
         new_pods: upgrade_path::of_new_pods(&record, &version),
         version,
         refused,
-        stage: secure::stage(intent, world),
+        stage: rotation::stage(intent, world),
     };
     let mut step = decide(&view, &mut next);
     if let Some(cluster) = next.bootstrap.as_ref().and_then(|bootstrap| bootstrap.cluster) {
@@ -255,17 +259,20 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
 fn decide(view: &View<'_>, record: &mut Record) -> Step {
     if view.intent.paused {
         return Step::new(
-            Work::Stuck,
-            "Paused",
+            Work::Blocked,
+            Reason::Paused,
             "spec.paused is true: nothing is changed until it is false again",
         );
     }
     if let Secrets::Missing(what) = &view.world.secrets {
-        return Step::new(Work::Stuck, "SecretMissing", what.clone()).wake(LATER);
+        return Step::new(Work::Blocked, Reason::SecretMissing, what.clone()).wake(LATER);
     }
     if let Secrets::Taken(what) = &view.world.secrets {
         // A pod that is made now would mount it. Whoever looks at it tells when it is gone.
-        return Step::new(Work::Stuck, "NameTaken", what.clone());
+        return Step::new(Work::Blocked, Reason::NameTaken, what.clone());
+    }
+    if let Some(step) = hibernate::refuse(view) {
+        return step.with(seal::seal(view));
     }
     if let Some(step) = hibernate::hibernate(view, record) {
         return step;
@@ -273,7 +280,7 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
     let mut effects = services::services(view);
     if let Secrets::Awaited { what, ask } = &view.world.secrets {
         effects.extend(ask.then_some(Effect::RequestCertificates));
-        return Step::new(Work::Creating, "WaitingForCertificates", what.clone())
+        return Step::new(Work::Creating, Reason::WaitingForCertificates, what.clone())
             .with(effects)
             .wake(LATER);
     }
@@ -283,7 +290,7 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         if first {
             return Step::new(
                 Work::Creating,
-                "IssuingCertificates",
+                Reason::IssuingCertificates,
                 "issuing the certificates of the cluster",
             )
             .with(effects);
@@ -291,14 +298,23 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
     }
     effects.extend(seal::seal(view));
     let mut step = restore::restore(view, record)
+        .or_else(|| adopt::begin(view))
+        .or_else(|| bootstrap::without_record(view, record))
+        .or_else(|| restore::awaited(view))
         .or_else(|| bootstrap::bootstrap(view, record))
         .or_else(|| recover::recover(view, record))
-        .or_else(|| restart::bring_back(view))
+        .or_else(|| restart::restart(view))
         .or_else(|| cleanup::clean_up(view))
-        .or_else(|| corruption::corruption(view, record))
+        // Members come to be of one version, which can be compared, by a roll that goes on.
+        .or_else(|| match corruption::needs_one_version(view) {
+            true => roll::roll(view, record),
+            false => None,
+        })
+        .or_else(|| corruption::corruption(view))
         .or_else(|| replace::replace(view, record))
         .or_else(|| care::clear_space_alarms(view))
         .or_else(|| shrink::shrink_what_never_started(view))
+        .or_else(|| grow::before_promotion(view))
         .or_else(|| join::join(view))
         .or_else(|| grow::grow(view))
         .or_else(|| shrink::shrink(view))
@@ -350,11 +366,7 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
     gone::remember(intent, record, world);
     old_claims::forget(intent, record, world, now);
     let Some(list) = &world.list else {
-        let began = record
-            .bootstrap
-            .as_ref()
-            .is_some_and(|bootstrap| bootstrap.cluster.is_some());
-        if began && !record.hibernating && record.quorum_lost.is_none() {
+        if record.began() && !record.hibernating && record.quorum_lost.is_none() {
             record.quorum_lost = Some(now);
         }
         remember_believed(intent, record, world);
@@ -363,7 +375,7 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
     record.quorum_lost = None;
     record.asked = None;
     let others = list.voters().filter(|line| members::owner(intent, line).is_none());
-    record.other_voters = Some(others.map(adopt::name_of).collect());
+    record.other_voters = Some(others.map(|line| members::display_name(line).0).collect());
     if let Some(bootstrap) = &mut record.bootstrap
         && bootstrap.cluster.is_none()
     {
@@ -407,4 +419,47 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
             ))
         })
         .collect();
+}
+
+#[cfg(test)]
+mod tests {
+    /// The chapters that `decide` asks.
+    const CHAPTERS: &[(&str, &str)] = &[
+        ("adopt", include_str!("adopt.rs")),
+        ("backups", include_str!("backups.rs")),
+        ("bootstrap", include_str!("bootstrap.rs")),
+        ("care", include_str!("care.rs")),
+        ("cleanup", include_str!("cleanup.rs")),
+        ("corruption", include_str!("corruption.rs")),
+        ("grow", include_str!("grow.rs")),
+        ("hibernate", include_str!("hibernate.rs")),
+        ("join", include_str!("join.rs")),
+        ("recover", include_str!("recover.rs")),
+        ("replace", include_str!("replace.rs")),
+        ("restart", include_str!("restart.rs")),
+        ("restore", include_str!("restore.rs")),
+        ("roll", include_str!("roll.rs")),
+        ("seal", include_str!("seal.rs")),
+        ("secure", include_str!("secure.rs")),
+        ("services", include_str!("services.rs")),
+        ("shrink", include_str!("shrink.rs")),
+        ("wait", include_str!("wait.rs")),
+    ];
+
+    #[test]
+    fn decide_asks_every_chapter_and_no_chapter_calls_another() {
+        let order = include_str!("mod.rs").split("\nfn decide(").nth(1).expect("decide");
+        let order = order.split("\n}").next().expect("its end");
+        for (name, text) in CHAPTERS {
+            assert!(order.contains(&format!("{name}::")), "decide does not ask {name}");
+            let code = text.split("#[cfg(test)]").next().expect("code");
+            let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+            for path in lines.flat_map(|line| line.split(|c| !is_path(c))) {
+                let mut modules = path.rsplit("::").skip(1);
+                let is_other = |module: &&str| CHAPTERS.iter().any(|(other, _)| other == module && other != name);
+                assert_eq!(modules.find(is_other), None, "{name} calls another chapter: {path}");
+            }
+        }
+    }
 }

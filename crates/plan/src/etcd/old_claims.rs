@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::members::elapsed;
 use super::record::{OldClaims, Record};
 use super::world::{Claim, MemberName};
-use super::{Effect, Member, Note, View};
+use super::{Effect, Member, Note, Reason, View};
 
 /// This operator itself must have seen for so long that the new cluster serves, whatever a clock says.
 const SEEN_FOR: Duration = Duration::from_secs(3600);
@@ -23,7 +23,7 @@ pub(super) fn keep(view: &View<'_>, record: &mut Record, claims: Vec<(MemberName
     let names: Vec<&str> = claims.iter().map(|(name, _)| name.0.as_str()).collect();
     let note = Note {
         warning: false,
-        reason: "OldClaimsKept",
+        reason: Reason::OldClaimsKept,
         message: format!(
             "the claims of the members before the recovery are kept for {} s (spec.recovery.keepOldClaimsSeconds): {}",
             view.intent.keep_old_claims.as_secs(),

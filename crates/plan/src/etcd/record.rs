@@ -181,6 +181,12 @@ impl Record {
         }
     }
 
+    /// The cluster has answered once: nothing starts as a first member any more.
+    pub fn began(&self) -> bool {
+        let bootstrap = self.bootstrap.as_ref();
+        bootstrap.is_some_and(|bootstrap| bootstrap.cluster.is_some())
+    }
+
     /// The restore that is in progress.
     pub fn restoring(&self) -> Option<&Restoring> {
         self.restore

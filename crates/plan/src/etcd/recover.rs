@@ -4,10 +4,13 @@
 use std::time::Duration;
 
 use super::intent::Recovery;
-use super::members::{Fate, Proof, elapsed};
+use super::members::{Fate, Proof, elapsed, owner};
+use super::quorum::Count;
 use super::record::{Record, Recovering};
 use super::world::{BackupPoint, RequestState};
-use super::{Effect, LATER, Launch, LaunchKind, MemberName, Note, SOON, Step, Stop, View, Work};
+use super::{
+    Effect, LATER, Launch, LaunchKind, MemberName, Note, Reason, SOON, Step, Stop, View, Work, gone, pods, requests,
+};
 
 pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
     if let Some(recovering) = &view.record.recovery {
@@ -38,154 +41,37 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
         },
     );
     // Members that are only away still come back as they were, so that their word can be compared.
-    if let Some(step) = super::restart::bring_back(view) {
-        return Some(Step {
-            doing: Step::new(Work::Stuck, "QuorumLost", words).doing,
-            ..step
-        });
+    if let Some(back) = pods::bring_back(view) {
+        return Some(Step::new(Work::Blocked, Reason::QuorumLost, words).with(back.effects));
     }
     if !count.strangers.is_empty() && view.intent.recovery != Recovery::Report {
         let message = format!(
             "{words}. The member list also has voters that are not this cluster's: {}. Nothing is founded beside them: bring them back, or create an EtcdRestore if they are gone for good",
             count.strangers.join(", ")
         );
-        return Some(Step::new(Work::Stuck, "OtherVoters", message).wake(LATER));
+        return Some(Step::new(Work::Blocked, Reason::OtherVoters, message).wake(LATER));
     }
     let since = view.record.quorum_lost.unwrap_or(view.now);
     match view.intent.recovery {
         Recovery::Report => Some(
-            Step::new(Work::Stuck, "QuorumLost", format!("{words}. Nothing is changed. Set spec.recovery.onQuorumLoss to FromSurvivor or FromBackup to go on, accepting that writes may be lost")).wake(LATER),
+            Step::new(Work::Blocked, Reason::QuorumLost, format!("{words}. Nothing is changed. Set spec.recovery.onQuorumLoss to FromSurvivor or FromBackup to go on, accepting that writes may be lost")).wake(LATER),
         ),
         Recovery::FromSurvivor(_) if !view.intent.is_durable() => Some(
-            Step::new(Work::Stuck, "SurvivorIsEphemeral", format!("{words}. The survivors' data lives in their pods and would go with a restart: save it with etcdctl snapshot save, then restore it with an EtcdRestore")).wake(LATER),
+            Step::new(Work::Blocked, Reason::SurvivorIsEphemeral, format!("{words}. The survivors' data lives in their pods and would go with a restart: save it with etcdctl snapshot save, then restore it with an EtcdRestore")).wake(LATER),
         ),
         Recovery::FromSurvivor(delay) => {
             if let Some(left) = wait_left(since, view, delay) {
-                return Some(Step::new(Work::Stuck, "QuorumLost", format!("{words}. Recovery from a survivor begins in {} s", left.as_secs())).wake(left));
+                return Some(Step::new(Work::Blocked, Reason::QuorumLost, format!("{words}. Recovery from a survivor begins in {} s", left.as_secs())).wake(left));
             }
             from_survivor(view, record, &survivors.iter().map(|name| (**name).clone()).collect::<Vec<_>>(), words)
         }
         Recovery::FromBackup(delay) => {
             if let Some(left) = wait_left(since, view, delay) {
-                return Some(Step::new(Work::Stuck, "QuorumLost", format!("{words}. Recovery from a backup begins in {} s", left.as_secs())).wake(left));
+                return Some(Step::new(Work::Blocked, Reason::QuorumLost, format!("{words}. Recovery from a backup begins in {} s", left.as_secs())).wake(left));
             }
             Some(from_backup(view, record, &words))
         }
     }
-}
-
-/// The voters, and what is known of them.
-struct Count<'a> {
-    /// Ours.
-    voters: Vec<&'a MemberName>,
-    /// Those that somebody else made.
-    strangers: Vec<String>,
-    /// Of ours: proven to be gone, with what they had.
-    lost: Vec<&'a MemberName>,
-    /// Of ours: it looks like it, and it is not proven.
-    unproven: Vec<&'a MemberName>,
-}
-
-impl<'a> Count<'a> {
-    fn of(view: &'a View<'_>) -> Self {
-        let known = view.record.members.iter();
-        let voters: Vec<&MemberName> = known
-            .filter(|(name, member)| member.voter && !has_left(view, name))
-            .map(|(name, _)| name)
-            .collect();
-        let which = |verdict: Verdict| {
-            let voters = voters.iter().copied();
-            voters.filter(|name| judge(view, name) == verdict).collect()
-        };
-        Self {
-            strangers: strangers(view),
-            lost: which(Verdict::Lost),
-            unproven: which(Verdict::Unproven),
-            voters,
-        }
-    }
-
-    fn quorum(&self) -> usize {
-        (self.voters.len() + self.strangers.len()) / 2 + 1
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Holds,
-    Unproven,
-    Lost,
-}
-
-/// What a member counts for when a quorum is to be given up: one that may come back with what it has, or may run
-/// somewhere, is not lost. What justifies replacing one member while a quorum serves is not enough here.
-fn judge(view: &View<'_>, name: &MemberName) -> Verdict {
-    if super::gone::is_confirmed(view, name) {
-        return Verdict::Lost;
-    }
-    let Some(member) = view.members.get(name) else {
-        return Verdict::Holds;
-    };
-    let if_gone = |verdict| match super::gone::gone(view, name) {
-        Some(_) => verdict,
-        None => Verdict::Unproven,
-    };
-    match &member.fate {
-        Fate::Healthy | Fate::Unstarted => Verdict::Holds,
-        // Its kubelet, or it itself, said so.
-        Fate::Lost(Proof::DataGone | Proof::DataBroken(_) | Proof::CrashLoop(_) | Proof::Corrupt(_)) => Verdict::Lost,
-        Fate::Lost(Proof::ClaimGone | Proof::PodGone) => if_gone(Verdict::Lost),
-        Fate::Lost(Proof::NodeDead(_)) if !view.intent.is_durable() => if_gone(Verdict::Lost),
-        // Its volume can be used elsewhere.
-        Fate::Lost(Proof::NodeDead(_)) => if_gone(Verdict::Holds),
-        // The data is there, and so may be the node again.
-        Fate::Lost(Proof::VolumeStranded | Proof::NodeCordoned) => Verdict::Unproven,
-        Fate::Away(_) if super::members::is_stranded(view, member) => Verdict::Unproven,
-        Fate::Away(_) if super::gone::has_no_place(view, member) => Verdict::Unproven,
-        Fate::Away(_) => Verdict::Holds,
-    }
-}
-
-/// Voters of the last list that are not ours, and those that anybody who answers knows. They count for the quorum.
-fn strangers(view: &View<'_>) -> Vec<String> {
-    let mut all = view.record.other_voters.clone().unwrap_or_default();
-    let believed = view.believed_list().unwrap_or_default().iter();
-    let believed = believed.filter(|line| !line.learner && super::members::owner(view.intent, line).is_none());
-    all.extend(believed.map(super::adopt::name_of));
-    all.sort();
-    all.dedup();
-    if all.is_empty() && view.record.other_voters.is_none() {
-        all.extend(view.intent.adopt.iter().cloned()); // No list was looked at for them yet.
-    }
-    all
-}
-
-/// No quorum answers, and too few are proven lost to give it up: what would prove it.
-pub(super) fn unproven(view: &View<'_>) -> Option<String> {
-    let count = Count::of(view);
-    let left = count.voters.len() + count.strangers.len() - count.lost.len();
-    let enough_without = left - count.unproven.len() >= count.quorum();
-    if left < count.quorum() || enough_without {
-        return None;
-    }
-    let mut names = count.unproven;
-    names.retain(|name| {
-        let is_bound = view.world.pods.get(*name).is_none_or(|pod| pod.node.is_some());
-        !is_bound || super::gone::needs_a_person(view, name)
-    });
-    (!names.is_empty()).then(|| super::gone::advice(view, &names))
-}
-
-/// A removal that was answered by a timeout may have happened after all, and the record still counts the member. It has left
-/// when those that answer do not list it and it ends by itself without an error, which only a removed etcd does.
-pub(super) fn has_left(view: &View<'_>, name: &MemberName) -> bool {
-    let owner = |listed| super::members::owner(view.intent, listed);
-    let unlisted = view
-        .believed_list()
-        .is_some_and(|list| list.iter().all(|listed| owner(listed).as_ref() != Some(name)));
-    let ended = |pod: &super::Pod| pod.restarts > 0 && pod.last_exit.as_ref().is_some_and(|exit| exit.code == 0);
-    let silent = !matches!(view.world.voices.get(name), Some(super::Voice::Answered(_)));
-    unlisted && silent && view.world.pods.get(name).is_some_and(ended)
 }
 
 fn wait_left(since: jiff::Timestamp, view: &View<'_>, delay: Duration) -> Option<Duration> {
@@ -201,11 +87,11 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
     let mut best: Option<(&MemberName, u64)> = None;
     for name in survivors {
         let Some(super::Voice::Answered(answer)) = view.world.voices.get(name) else {
-            let advice = super::gone::advice(view, &[name]);
+            let advice = gone::advice(view, &[name]);
             return Some(
                 Step::new(
-                    Work::Stuck,
-                    "WaitingForSurvivors",
+                    Work::Blocked,
+                    Reason::WaitingForSurvivors,
                     format!(
                         "{words}. Waiting for {name} to say what it has, so that the most advanced one can be chosen: {advice}"
                     ),
@@ -226,13 +112,13 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
         .collect();
     let answering = voters
         .iter()
-        .filter_map(|listed| super::members::owner(view.intent, listed))
+        .filter_map(|listed| owner(view.intent, listed))
         .filter(|name| matches!(view.world.voices.get(name), Some(super::Voice::Answered(_))));
     if !voters.is_empty() && answering.count() > voters.len() / 2 {
         return Some(
             Step::new(
                 Work::Recovering,
-                "WaitingForQuorum",
+                Reason::WaitingForQuorum,
                 "enough members answer to elect a leader; waiting for them".to_owned(),
             )
             .wake(LATER),
@@ -241,8 +127,8 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
     let Some((survivor, _)) = best else {
         return Some(
             Step::new(
-                Work::Stuck,
-                "NoSurvivor",
+                Work::Blocked,
+                Reason::NoSurvivor,
                 format!("{words}. No survivor is left; only a backup can bring data back"),
             )
             .wake(LATER),
@@ -255,7 +141,7 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
     });
     let note = Note {
         warning: true,
-        reason: "RecoveringFromSurvivor",
+        reason: Reason::RecoveringFromSurvivor,
         message: format!(
             "{words}. {survivor} has the most and becomes the cluster; writes that only the lost members had acknowledged are gone"
         ),
@@ -263,7 +149,7 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
     Some(
         Step::new(
             Work::Recovering,
-            "RecoveringFromSurvivor",
+            Reason::RecoveringFromSurvivor,
             format!("{survivor} becomes the cluster"),
         )
         .with([Effect::Tell(note)])
@@ -299,29 +185,35 @@ fn candidate<'a>(view: &'a View<'_>) -> Result<&'a BackupPoint, String> {
 /// A backup is asked for by an EtcdRestore of our own, fetched and proven like any other, and only then followed: if the
 /// majority comes back meanwhile, nothing was touched.
 fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
-    let stuck = |reason, more: String| Step::new(Work::Stuck, reason, format!("{words}. {more}")).wake(LATER);
-    let waits =
-        |more: String| Step::new(Work::Recovering, "RecoveringFromBackup", format!("{words}. {more}")).wake(LATER);
+    let blocked = |reason, more: String| Step::new(Work::Blocked, reason, format!("{words}. {more}")).wake(LATER);
+    let waits = |more: String| {
+        Step::new(
+            Work::Recovering,
+            Reason::RecoveringFromBackup,
+            format!("{words}. {more}"),
+        )
+        .wake(LATER)
+    };
     let request = view.record.asked.as_ref().and_then(|name| {
         let mut requests = view.world.restores.iter();
         requests.find(|request| request.recovery && request.name == *name)
     });
     let backup = match candidate(view) {
         Ok(backup) => backup,
-        Err(why) => return stuck("NoBackup", why),
+        Err(why) => return blocked(Reason::NoBackup, why),
     };
     match (&view.record.asked, request) {
         (_, Some(request)) => match &request.state {
-            RequestState::Proven(source) => match super::restore::too_new(view, source) {
-                Some(why) => stuck("BackupTooNew", why),
-                None => super::restore::begin(view, record, request, source),
+            RequestState::Proven(source) => match requests::too_new(view, source) {
+                Some(why) => blocked(Reason::BackupTooNew, why),
+                None => requests::begin(view, record, request, source),
             },
             RequestState::Fetching => waits(format!(
                 "the backup is being fetched and proven by EtcdRestore {}",
                 request.name
             )),
-            RequestState::Failed(why) => stuck(
-                "RecoveryFailed",
+            RequestState::Failed(why) => blocked(
+                Reason::RecoveryFailed,
                 format!(
                     "The backup cannot be used: {why}. Delete EtcdRestore {} to try again, or create one that names another backup",
                     request.name
@@ -340,7 +232,7 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
             record.asked = Some(format!("{}-recovery-{suffix}", view.intent.name));
             let note = Note {
                 warning: true,
-                reason: "RecoveringFromBackup",
+                reason: Reason::RecoveringFromBackup,
                 message: format!(
                     "{words}. The cluster is put back from EtcdBackup {}: what was written after revision {} of {} is lost",
                     backup.name, backup.revision, backup.taken
@@ -356,10 +248,11 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
 /// Fence all others, restart the survivor as the only member, then as an ordinary one, and let `grow` do the rest.
 fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Option<Step> {
     let survivor = &recovering.survivor;
-    let doing = |message: String| Step::new(Work::Recovering, "RecoveringFromSurvivor", message);
-    let alone = view.world.list.as_ref().is_some_and(|list| {
-        list.members.len() == 1 && super::members::owner(view.intent, &list.members[0]).as_ref() == Some(survivor)
-    });
+    let doing = |message: String| Step::new(Work::Recovering, Reason::RecoveringFromSurvivor, message);
+    let alone =
+        view.world.list.as_ref().is_some_and(|list| {
+            list.members.len() == 1 && owner(view.intent, &list.members[0]).as_ref() == Some(survivor)
+        });
     let pod = view.world.pods.get(survivor);
     if view.world.list.is_none() && recovering.started {
         match view.members.get(survivor).map(|member| &member.fate) {
@@ -386,7 +279,7 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
         record.recovery = None;
         return None;
     }
-    let fence = super::gone::fence(view, survivor, Stop::Restart, true);
+    let fence = gone::fence(view, survivor, Stop::Restart, true);
     if !fence.waits.is_empty() {
         let words = fence.words(view);
         return Some(
@@ -403,23 +296,14 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
             Some(doing(format!("waiting for {survivor} to answer as the only member")).wake(SOON))
         }
         Some(pod) => Some(
-            doing(format!("restarting {survivor} as the only member")).with([Effect::DeletePod {
-                member: survivor.clone(),
-                uid: pod.uid.clone(),
-                how: Stop::Restart,
-            }]),
+            doing(format!("restarting {survivor} as the only member")).with([pods::stop(survivor, pod, Stop::Restart)]),
         ),
         None => {
             record.recovery = Some(Recovering {
                 started: true,
                 ..recovering.clone()
             });
-            let start = Effect::CreatePod {
-                member: survivor.clone(),
-                launch: Launch::ForceNew,
-                version: view.new_pods.clone(),
-                tls: view.stage_of(survivor),
-            };
+            let start = pods::create(view, survivor, Launch::ForceNew, view.stage_of(survivor));
             let effects = fence.guard().into_iter().chain([start]);
             Some(doing(format!("starting {survivor} as the only member")).with(effects))
         }
@@ -430,17 +314,17 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
 /// change of its annotations may not be among that: then it would drop everybody who joined meanwhile. So the pod itself is
 /// replaced before anybody joins.
 fn seal(view: &View<'_>, record: &mut Record, survivor: &MemberName, alone: bool) -> Option<Step> {
-    let doing = |message: String| Step::new(Work::Recovering, "RecoveringFromSurvivor", message);
+    let doing = |message: String| Step::new(Work::Recovering, Reason::RecoveringFromSurvivor, message);
     match view.world.pods.get(survivor) {
         Some(pod) if pod.terminating => Some(doing(format!(
             "waiting for {survivor} to stop; then it starts as an ordinary member"
         ))),
         Some(pod) if pod.launch == LaunchKind::ForceNew => Some(
-            doing(format!("restarting {survivor} as an ordinary member")).with([Effect::DeletePod {
-                member: survivor.clone(),
-                uid: pod.uid.clone(),
-                how: Stop::Restart,
-            }]),
+            doing(format!("restarting {survivor} as an ordinary member")).with([pods::stop(
+                survivor,
+                pod,
+                Stop::Restart,
+            )]),
         ),
         Some(_) if alone => {
             record.recovery = None;
@@ -455,26 +339,24 @@ fn seal(view: &View<'_>, record: &mut Record, survivor: &MemberName, alone: bool
         }
         Some(_) => Some(doing(format!("waiting for {survivor} to answer as an ordinary member")).wake(SOON)),
         None => Some(
-            doing(format!("starting {survivor} as an ordinary member")).with([Effect::CreatePod {
-                member: survivor.clone(),
-                launch: Launch::Sealed,
-                version: view.new_pods.clone(),
-                tls: view.stage_of(survivor),
-            }]),
+            doing(format!("starting {survivor} as an ordinary member")).with([pods::create(
+                view,
+                survivor,
+                Launch::Sealed,
+                view.stage_of(survivor),
+            )]),
         ),
     }
 }
 
 /// The node of the survivor died. It may serve there, so it comes back elsewhere only when that node is proven to have ended.
 fn lost_its_node(view: &View<'_>, survivor: &MemberName) -> Step {
-    let doing = |message: String| Step::new(Work::Recovering, "RecoveringFromSurvivor", message).wake(LATER);
+    let doing = |message: String| Step::new(Work::Recovering, Reason::RecoveringFromSurvivor, message).wake(LATER);
     let pod = view.world.pods.get(survivor);
-    match pod.filter(|pod| super::gone::node_end(view, pod).is_some()) {
-        Some(pod) => doing(format!("{survivor} comes back on another node")).with([Effect::DeletePod {
-            member: survivor.clone(),
-            uid: pod.uid.clone(),
-            how: Stop::Force,
-        }]),
-        None => doing(super::gone::advice(view, &[survivor])),
+    match pod.filter(|pod| gone::node_end(view, pod).is_some()) {
+        Some(pod) => {
+            doing(format!("{survivor} comes back on another node")).with([pods::stop(survivor, pod, Stop::Force)])
+        }
+        None => doing(gone::advice(view, &[survivor])),
     }
 }

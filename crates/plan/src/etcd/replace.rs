@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use super::members::{Fate, Proof, elapsed};
+use super::pods::made_otherwise;
 use super::record::{CrashReplaced, Record};
-use super::restart::made_otherwise;
-use super::{Effect, Member, Note, Step, View, Work};
+use super::{Effect, Member, Note, Reason, Step, View, Work};
 
 /// A member that crashes although its predecessor was replaced for it: the reason is not in its data. It is replaced again
 /// only after this time, twice as long each time.
@@ -38,7 +38,7 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
             member.name,
             wait.as_secs().div_ceil(60)
         );
-        return Some(Step::new(Work::Stuck, "CrashesAgain", message).wake(wait));
+        return Some(Step::new(Work::Blocked, Reason::CrashesAgain, message).wake(wait));
     }
     let message = format!("replacing {}: {words}", member.name);
     if !listed.learner {
@@ -57,7 +57,7 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
             return Some(
                 Step::new(
                     Work::Recovering,
-                    "WaitingToReplace",
+                    Reason::WaitingToReplace,
                     format!("{message}; waiting until enough other members answer"),
                 )
                 .wake(super::LATER),
@@ -72,7 +72,7 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
                 .and_then(|other| other.listed)
         {
             return Some(
-                Step::new(Work::Recovering, "MovingLeadership", message)
+                Step::new(Work::Recovering, Reason::MovingLeadership, message)
                     .with([Effect::MoveLeader {
                         from: listed.id,
                         to: next.id,
@@ -99,13 +99,13 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
     };
     let note = Effect::Tell(Note {
         warning: true,
-        reason: "MemberLost",
+        reason: Reason::MemberLost,
         message: format!("member {} ({}) is replaced: {words}", member.name, listed.id),
     });
     // What is deleted for its content is compared once more at that moment.
-    let guard = matches!(proof, Proof::Corrupt(_)).then(|| super::corruption::guard(view, list.cluster));
+    let guard = matches!(proof, Proof::Corrupt(_)).then(|| super::hashes::guard(view, list.cluster));
     Some(
-        Step::new(Work::Recovering, "ReplacingMember", message)
+        Step::new(Work::Recovering, Reason::ReplacingMember, message)
             .with(guard)
             .with([remove, note])
             .wake(std::time::Duration::ZERO),

@@ -1,19 +1,20 @@
 //! What the user sees: one statement a condition, the members, and the reason for every wait (rule 7).
 
 use stateward_api::EtcdVersion;
+use stateward_api::etcd_cluster::Phase;
 
 use super::members::Fate;
 use super::record::Record;
 use super::trouble::Trouble;
-use super::{Doing, Step, View, Work};
+use super::{Doing, Reason, Step, View, Work};
 
 /// The visible state. `operator` writes it into the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The generation of the spec that was followed.
     pub generation: i64,
-    /// `Creating`, `Running` or `Failed`, as the old API had them.
-    pub phase: &'static str,
+    /// As the old API had it.
+    pub phase: Phase,
     /// Why, when it failed or waits for the user.
     pub reason: String,
     /// Control is paused.
@@ -49,8 +50,8 @@ pub struct Report {
 pub struct Statement {
     /// It holds.
     pub holds: bool,
-    /// One word in CamelCase.
-    pub reason: &'static str,
+    /// Why.
+    pub reason: Reason,
     /// A sentence.
     pub message: String,
 }
@@ -115,7 +116,7 @@ pub struct MemberLine {
 }
 
 impl Statement {
-    fn yes(reason: &'static str, message: impl Into<String>) -> Self {
+    fn yes(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             holds: true,
             reason,
@@ -123,7 +124,7 @@ impl Statement {
         }
     }
 
-    fn no(reason: &'static str, message: impl Into<String>) -> Self {
+    fn no(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             holds: false,
             reason,
@@ -138,63 +139,63 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
     let members: Vec<MemberLine> = shown.map(|member| line(view, member)).collect();
     let ready = members.iter().filter(|member| member.ready).count();
     let size = view.world.list.as_ref().map_or(0, |list| list.voters().count());
-    let began = record
-        .bootstrap
-        .as_ref()
-        .is_some_and(|bootstrap| bootstrap.cluster.is_some());
+    let began = record.began();
     let doing = step.doing.as_ref();
-    let stuck = doing.filter(|doing| doing.work == Work::Stuck);
+    let blocked = doing.filter(|doing| doing.work == Work::Blocked);
     let strangers = strangers(view);
     let available = if record.hibernating {
-        Statement::no("Hibernating", "all pods are stopped, all data is kept")
+        Statement::no(Reason::Hibernating, "all pods are stopped, all data is kept")
     } else if let Some(restoring) = record.restoring() {
         Statement::no(
-            "Restoring",
+            Reason::Restoring,
             format!(
                 "the cluster is being put back from the backup {}",
                 restoring.source.location
             ),
         )
     } else if let Some(alarms) = writes_refused(view) {
-        Statement::no("WritesRefused", alarms)
+        Statement::no(Reason::WritesRefused, alarms)
     } else if view.world.list.is_some() && view.world.pods.values().any(|pod| pod.ready) {
         Statement::yes(
-            "QuorumServes",
+            Reason::QuorumServes,
             format!("{ready} of {} members serve", size.max(view.intent.size)),
         )
     } else if view.world.list.is_some() {
         Statement::no(
-            "NoMemberReady",
+            Reason::NoMemberReady,
             "a quorum of members answers, but Kubernetes reports no pod as ready, so that the client service leads to none",
         )
     } else if began {
         Statement::no(
-            "QuorumLost",
+            Reason::QuorumLost,
             doing.map_or("no quorum of members answers".into(), |doing| doing.message.clone()),
         )
     } else {
-        Statement::no("Creating", doing.map_or(String::new(), |doing| doing.message.clone()))
+        Statement::no(
+            Reason::Creating,
+            doing.map_or(String::new(), |doing| doing.message.clone()),
+        )
     };
     let progressing = match doing {
-        Some(doing) if doing.work != Work::Stuck => Statement::yes(doing.reason, doing.message.clone()),
+        Some(doing) if doing.work != Work::Blocked => Statement::yes(doing.reason, doing.message.clone()),
         Some(doing) => Statement::no(doing.reason, doing.message.clone()),
-        None => Statement::no("AsWished", "the cluster is as the spec says"),
+        None => Statement::no(Reason::AsExpected, "the cluster is as the spec says"),
     };
     let sick: Vec<_> = members
         .iter()
         .filter(|member| !member.ready && member.role != Role::Learner)
         .collect();
     let degraded = if let Some(refused) = &view.refused {
-        Statement::yes("VersionRefused", refused.to_string())
-    } else if let Some(doing) = stuck.filter(|doing| !matches!(doing.reason, "Paused" | "Hibernating")) {
+        Statement::yes(Reason::VersionRefused, refused.to_string())
+    } else if let Some(doing) = blocked.filter(|doing| doing.reason.degrades()) {
         Statement::yes(doing.reason, doing.message.clone())
     } else if let Some(alarms) = writes_refused(view) {
-        Statement::yes("WritesRefused", alarms)
+        Statement::yes(Reason::WritesRefused, alarms)
     } else if let Some(trouble) = trouble {
         Statement::yes(trouble.reason, trouble.message.clone())
     } else if !strangers.is_empty() && view.intent.adopt.is_empty() {
         Statement::yes(
-            "UnknownMembers",
+            Reason::UnknownMembers,
             format!(
                 "the member list has members that are not this cluster's pods: {}. They are left alone; remove them with etcdctl if they are not wanted",
                 strangers.join(", ")
@@ -202,14 +203,14 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
         )
     } else if began && !record.hibernating && record.restoring().is_none() && !sick.is_empty() {
         Statement::yes(
-            "MembersUnhealthy",
+            Reason::MembersUnhealthy,
             sick.iter()
                 .map(|member| format!("{}: {}", member.name, member.message))
                 .collect::<Vec<_>>()
                 .join("; "),
         )
     } else {
-        Statement::no("AsWished", "")
+        Statement::no(Reason::AsExpected, "")
     };
     let of = |work: Work| {
         doing
@@ -218,18 +219,8 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
     };
     Report {
         generation: view.intent.generation,
-        phase: if stuck.is_some_and(|doing| {
-            // A name that is taken while the cluster runs does not end it.
-            matches!(doing.reason, "RecordMissing" | "OldClaimsPresent" | "CannotHibernate")
-                || (doing.reason == "NameTaken" && !began)
-        }) {
-            "Failed"
-        } else if began {
-            "Running"
-        } else {
-            "Creating"
-        },
-        reason: stuck.map_or(String::new(), |doing| doing.message.clone()),
+        phase: progressing.reason.phase(began),
+        reason: blocked.map_or(String::new(), |doing| doing.message.clone()),
         paused: view.intent.paused,
         size,
         available,
@@ -245,7 +236,7 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
             .target
             .clone()
             .filter(|target| Some(target) != record.current.as_ref()),
-        rotation: super::secure::rotation(view.world).map_or(String::new(), |step| format!("{step:?}")),
+        rotation: super::rotation::rotation(view.world).map_or(String::new(), |step| format!("{step:?}")),
     }
 }
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use stateward_api::etcd_restore::RestoreSource;
 
-use super::facts::cannot_read;
 use super::intent::Recovery;
 use super::members::{Fate, Proof, owner};
 use super::record::{Bootstrapped, Record, RestoreStep, Restoring};
-use super::world::{MemberName, RequestState, RestoreRequest};
-use super::{Effect, LATER, Launch, Note, SOON, Step, Stop, View, Work};
+use super::requests::{begin, claims, doing, lost, too_new};
+use super::world::{RequestState, RestoreRequest};
+use super::{Effect, LATER, Launch, Note, Reason, SOON, Step, Stop, View, Work, pods};
 
 pub(super) fn restore(view: &View<'_>, record: &mut Record) -> Option<Step> {
     match view.record.restoring() {
@@ -28,13 +28,17 @@ pub(super) fn restore(view: &View<'_>, record: &mut Record) -> Option<Step> {
     }
 }
 
-/// Why a cluster that has never been is not begun empty: an EtcdRestore of it waits.
+/// Why a cluster that has never been is not begun empty: an EtcdRestore of it waits. It still comes first when the bootstrap
+/// is recorded and nothing is made of it yet.
 pub(super) fn awaited(view: &View<'_>) -> Option<Step> {
+    if view.began() || !view.world.pods.is_empty() {
+        return None;
+    }
     let request = view.world.restores.iter().find(|request| !request.recovery)?;
     Some(match &request.state {
         RequestState::Failed(why) => Step::new(
-            Work::Stuck,
-            "RestoreFailed",
+            Work::Blocked,
+            Reason::RestoreFailed,
             format!(
                 "EtcdRestore {} of this cluster failed: {why}. Delete it to begin with an empty cluster, or create another one",
                 request.name
@@ -42,7 +46,7 @@ pub(super) fn awaited(view: &View<'_>) -> Option<Step> {
         ),
         RequestState::Fetching | RequestState::Proven(_) => Step::new(
             Work::Creating,
-            "WaitingForRestore",
+            Reason::WaitingForRestore,
             format!(
                 "the backup of EtcdRestore {} is being fetched and proven; the cluster is begun from it",
                 request.name
@@ -64,65 +68,6 @@ fn next<'a>(view: &'a View<'_>, last: Option<&Restoring>) -> Option<(&'a Restore
     }
 }
 
-/// Why pods that are made now could not read a backup.
-pub(super) fn too_new(view: &View<'_>, source: &RestoreSource) -> Option<String> {
-    cannot_read(&source.cluster_version, &view.new_pods)
-}
-
-/// Takes a request up. Nothing is touched before the record of it is written.
-pub(super) fn begin(view: &View<'_>, record: &mut Record, request: &RestoreRequest, source: &RestoreSource) -> Step {
-    let Some(seed) = view.world.fresh_names.first() else {
-        return Step::new(Work::Recovering, "Restoring", "no name for a new member").wake(LATER);
-    };
-    let restoring = Restoring {
-        uid: request.uid.clone(),
-        name: request.name.clone(),
-        recovery: request.recovery,
-        source: Box::new(source.clone()),
-        token: view.world.fresh_token.clone(),
-        seed: seed.clone(),
-        old_claims: claims(view),
-        step: RestoreStep::Stopping,
-    };
-    let note = Note {
-        warning: true,
-        reason: "Restoring",
-        message: format!(
-            "EtcdRestore {}: the cluster is replaced by one from {}; {}",
-            request.name,
-            source.location,
-            lost(source)
-        ),
-    };
-    record.recovery = None;
-    record.restore = Some(restoring);
-    doing(format!("the cluster is replaced by one from {}", source.location))
-        .with([Effect::Tell(note)])
-        .wake(Duration::ZERO)
-}
-
-/// What a restore of this backup loses, in words.
-pub(super) fn lost(source: &RestoreSource) -> String {
-    match &source.taken {
-        Some(taken) if source.restore_to.is_none() => {
-            format!(
-                "what was written after revision {} of {} is gone",
-                source.revision, taken.0
-            )
-        }
-        _ => format!("what was written after revision {} is gone", source.revision),
-    }
-}
-
-fn claims(view: &View<'_>) -> Vec<(MemberName, super::Uid)> {
-    let claims = view.world.claims.iter();
-    claims.map(|(name, claim)| (name.clone(), claim.uid.clone())).collect()
-}
-
-fn doing(message: String) -> Step {
-    Step::new(Work::Recovering, "Restoring", message)
-}
-
 fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
     let seed = &restoring.seed;
     if let Some(list) = &view.world.list
@@ -141,7 +86,7 @@ fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
         });
         let note = Note {
             warning: false,
-            reason: "Restored",
+            reason: Reason::Restored,
             message: format!(
                 "the cluster serves from {}; {}",
                 restoring.source.location,
@@ -166,7 +111,7 @@ fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
         record.restore = None;
         let note = Note {
             warning: false,
-            reason: "RestoreTakenBack",
+            reason: Reason::RestoreTakenBack,
             message: format!(
                 "EtcdRestore {} is not followed any more; the old members go on",
                 restoring.name
@@ -223,7 +168,7 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring, guard
             return begin_again(view, record, restoring);
         }
         if let Some(why) = too_new(view, &restoring.source) {
-            return Step::new(Work::Stuck, "BackupTooNew", why).wake(LATER);
+            return Step::new(Work::Blocked, Reason::BackupTooNew, why).wake(LATER);
         }
         record.restore = Some(Restoring {
             step: RestoreStep::Seeding,
@@ -268,13 +213,9 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring, guard
     // A corrected spec reaches a pod that cannot run. Its data stays, or, where it goes with the pod, is made from the backup
     // again: it has not served yet.
     let cannot_run = !pod.ever_ran || (!pod.running && pod.blocked.is_some());
-    let outdated = super::restart::outdated(view, pod);
+    let outdated = pods::outdated(view, pod);
     if pod.ended || (cannot_run && outdated) {
-        return doing(format!("making pod {seed} again")).with([Effect::DeletePod {
-            member: seed.clone(),
-            uid: pod.uid.clone(),
-            how: Stop::Restart,
-        }]);
+        return doing(format!("making pod {seed} again")).with([pods::stop(seed, pod, Stop::Restart)]);
     }
     let waits = match (&pod.blocked, claim.and_then(|claim| claim.problem.as_ref())) {
         (_, Some(problem)) => format!(

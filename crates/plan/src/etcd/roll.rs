@@ -1,9 +1,9 @@
 //! Wishes that a running pod does not meet yet reach it by a restart: one member at a time, followers first, leadership
 //! handed over, health between the steps. A new version is one such wish.
 
+use super::pods::{outdated, successor};
 use super::record::Record;
-use super::restart::{outdated, successor};
-use super::{Effect, LATER, Note, SOON, Step, Stop, TlsStage, View, Work, upgrade};
+use super::{Effect, LATER, Note, Reason, SOON, Step, Stop, TlsStage, View, Work, pods, upgrade};
 
 pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
@@ -31,7 +31,7 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
         return (!relabel.is_empty()).then(|| {
             Step::new(
                 Work::Changing,
-                "Relabeling",
+                Reason::Relabeling,
                 "bringing labels and annotations up to date",
             )
             .with(relabel)
@@ -39,9 +39,9 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
     }
     let new_version = record.current.as_ref().is_some_and(|current| *current != view.version);
     let (work, reason) = if new_version {
-        (Work::Upgrading, "RollingUpgrade")
+        (Work::Upgrading, Reason::RollingUpgrade)
     } else {
-        (Work::Changing, "RollingRestart")
+        (Work::Changing, Reason::RollingRestart)
     };
     let total = view.voters().count();
     let done = total - stale.len();
@@ -50,7 +50,7 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
             super::members::Fate::Away(why) => why.clone(),
             fate => format!("{fate:?}"),
         };
-        return Some(Step::new(work, "RollHalted", format!("{done} of {total} members are up to date; halted until {} answers: {why}. To go back, set the old value again", sick.name)).with(relabel).wake(LATER));
+        return Some(Step::new(work, Reason::RollHalted, format!("{done} of {total} members are up to date; halted until {} answers: {why}. To go back, set the old value again", sick.name)).with(relabel).wake(LATER));
     }
     if let Some(step) = upgrade::cancel_downgrade(view).or_else(|| upgrade::prepare(view, record, stale.is_empty())) {
         return Some(step.with(relabel));
@@ -62,7 +62,7 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
         return Some(
             Step::new(
                 work,
-                "WaitingForDelete",
+                Reason::WaitingForDelete,
                 format!("{done} of {total} members are up to date; updateStrategy is OnDelete: delete a pod to restart it with the new settings"),
             )
             .with(relabel),
@@ -127,11 +127,7 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
             cluster: list.cluster,
         });
     }
-    effects.push(Effect::DeletePod {
-        member: member.name.clone(),
-        uid: pod.uid.clone(),
-        how: Stop::Restart,
-    });
+    effects.push(pods::stop(&member.name, pod, Stop::Restart));
     let what = if view.intent.sweeps {
         "restarted so that its log holds only what etcd 3.6 can read".to_owned()
     } else if new_version {
@@ -141,7 +137,7 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
     };
     let note = Note {
         warning: false,
-        reason: "RestartingMember",
+        reason: Reason::RestartingMember,
         message: format!("{} is {what}", member.name),
     };
     Some(

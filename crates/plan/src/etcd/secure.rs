@@ -13,67 +13,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::intent::Intent;
-use super::world::{Authority, Pod, TlsStage, Trust, World};
-use super::{Effect, Note, Step, View, Work};
+use super::rotation::Rotation;
+use super::world::Authority;
+use super::{Effect, Note, Reason, Step, View, Work, rotation};
 
 /// How soon to look again at the certificates that members show: kubelets take up to a minute to bring new ones.
 const LOOK: Duration = Duration::from_secs(2);
-
-/// The stage of the pods that are made now.
-pub(super) fn stage(intent: &Intent, world: &World) -> TlsStage {
-    let any = |stage: TlsStage| world.pods.values().any(|pod| pod.tls == stage);
-    match (intent.tls, any(TlsStage::Off), any(TlsStage::On)) {
-        (true, true, _) => TlsStage::Prepared,
-        (true, false, _) => TlsStage::On,
-        (false, _, true) => TlsStage::Prepared,
-        (false, _, false) => TlsStage::Off,
-    }
-}
-
-/// The pod's etcd trusts others than it should: it takes a restart to change that.
-pub(super) fn trusts_others(view: &View<'_>, pod: &Pod) -> bool {
-    view.world
-        .trust
-        .as_ref()
-        .is_some_and(|trust| trusted(trust, pod) != &trust.bundle)
-}
-
-/// Whom a pod trusts. One that does not say was made by a version that knew no rotation: whoever vouches for the
-/// certificates of that time, which is still the same as long as one such pod is there.
-fn trusted<'a>(trust: &'a Trust, pod: &'a Pod) -> &'a BTreeSet<Authority> {
-    pod.trusts.as_ref().unwrap_or(&trust.issued)
-}
-
-/// The step of a rotation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rotation {
-    /// Members learn to trust the new authority beside the old one.
-    TrustingBoth,
-    /// Certificates of the new one are handed out.
-    Reissuing,
-    /// The old one is dropped.
-    DroppingOld,
-}
-
-/// The step that a rotation is at; `None`: there is none.
-pub(super) fn rotation(world: &World) -> Option<Rotation> {
-    let trust = world.trust.as_ref().filter(|trust| trust.managed)?;
-    let all = |is: &dyn Fn(&BTreeSet<Authority>) -> bool| world.pods.values().all(|pod| is(trusted(trust, pod)));
-    if trust.issued != trust.wanted {
-        let ready = trust.wanted.is_subset(&trust.bundle) && all(&|pod| trust.wanted.is_subset(pod));
-        Some(if ready && !trust.uneven {
-            Rotation::Reissuing
-        } else {
-            Rotation::TrustingBoth
-        })
-    } else if trust.bundle != trust.wanted && !trust.seen {
-        Some(Rotation::Reissuing)
-    } else {
-        let dropped = trust.bundle == trust.wanted && all(&|pod| pod == &trust.bundle) && !trust.uneven;
-        (!dropped).then_some(Rotation::DroppingOld)
-    }
-}
 
 /// What a rotation asks for in this round. Restarts are `roll`'s.
 pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
@@ -89,11 +34,11 @@ pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
     };
     let tell_to_trust = |authorities: BTreeSet<Authority>| Effect::TrustAuthorities { authorities };
     let had_time = trust.overlap_left.is_zero();
-    match rotation(view.world) {
+    match rotation::rotation(view.world) {
         None if trust.renew => vec![
             Effect::RenewAuthority,
             say(
-                "RotatingAuthority",
+                Reason::RotatingAuthority,
                 "a new certificate authority is made; members learn to trust it beside the old one",
             ),
         ],
@@ -106,7 +51,7 @@ pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
         Some(Rotation::Reissuing) if trust.issued != trust.wanted && had_time => vec![
             Effect::IssueCertificates { next: true },
             say(
-                "RotatingAuthority",
+                Reason::RotatingAuthority,
                 "every member trusts the new certificate authority: its certificates are handed out",
             ),
         ],
@@ -124,7 +69,7 @@ pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
 
 /// What a rotation waits for, when no roll has anything to do.
 pub(super) fn wait(view: &View<'_>) -> Option<Step> {
-    let step = rotation(view.world)?;
+    let step = rotation::rotation(view.world)?;
     let trust = view.world.trust.as_ref()?;
     let (message, wake) = match step {
         _ if !trust.overlap_left.is_zero() => (
@@ -138,7 +83,7 @@ pub(super) fn wait(view: &View<'_>) -> Option<Step> {
         ),
         Rotation::DroppingOld => ("the old certificate authority is dropped", LOOK),
     };
-    Some(Step::new(Work::Changing, "RotatingAuthority", message).wake(wake))
+    Some(Step::new(Work::Changing, Reason::RotatingAuthority, message).wake(wake))
 }
 
 /// Members that trust nobody of those who vouch now could not reach one that is restarted: nothing is restarted.
@@ -158,8 +103,8 @@ pub(super) fn estranged(view: &View<'_>) -> Option<Step> {
     })?;
     let traffic = if what == "peer/" { "peers" } else { "clients" };
     Some(Step::new(
-        Work::Stuck,
-        "AuthorityReplaced",
+        Work::Blocked,
+        Reason::AuthorityReplaced,
         format!(
             "the certificates for {traffic} come from a certificate authority that {name} does not trust, so a restarted member would be cut off: put the old authority's certificate beside the new one's in the CA file, and take it out when all members were restarted. Or delete all pods at once, with an interruption"
         ),
@@ -168,7 +113,9 @@ pub(super) fn estranged(view: &View<'_>) -> Option<Step> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Bootstrapped, ClusterId, Record, Secrets, plan};
+    use stateward_api::etcd_cluster::Phase;
+
+    use super::super::{Bootstrapped, ClusterId, Intent, Record, Secrets, World, plan};
     use super::*;
 
     #[test]
@@ -183,12 +130,12 @@ mod tests {
             ..World::default()
         };
         let mut record = Record::default();
-        for phase in ["Failed", "Running"] {
+        for phase in [Phase::Failed, Phase::Running] {
             let plan = plan(&intent, &record, &world, jiff::Timestamp::UNIX_EPOCH);
             assert_eq!(plan.effects, []);
             assert_eq!(plan.report.phase, phase);
             let degraded = &plan.report.degraded;
-            assert!(degraded.holds && degraded.reason == "NameTaken", "{degraded:?}");
+            assert!(degraded.holds && degraded.reason == Reason::NameTaken, "{degraded:?}");
             assert!(degraded.message.contains("c-server-tls"));
             record.bootstrap = Some(Bootstrapped {
                 token: "t".into(),

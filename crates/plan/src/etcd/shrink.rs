@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::members::Member;
-use super::{Effect, LATER, Note, SOON, Step, View, Work};
+use super::{Effect, LATER, Note, Reason, SOON, Step, View, Work, size};
 
 /// Learners and members that never started leave first, at once: nobody misses them.
 pub(super) fn shrink_what_never_started(view: &View<'_>) -> Option<Step> {
     let list = view.world.list.as_ref()?;
-    if view.listed() <= super::grow::wanted(view) {
+    if view.listed() <= size::wanted(view) {
         return None;
     }
     // A voter that was added and never started counts for the quorum: it goes first.
@@ -34,7 +34,7 @@ pub(super) fn shrink(view: &View<'_>) -> Option<Step> {
     if total <= view.intent.size {
         return None;
     }
-    let marked = |member: &Member<'_>| super::grow::leaves(view, member);
+    let marked = |member: &Member<'_>| size::leaves(view, member);
     let mut on_node: BTreeMap<&str, usize> = BTreeMap::new();
     for member in view.voters() {
         if let Some(node) = member.pod.and_then(|pod| pod.node.as_deref()) {
@@ -68,7 +68,7 @@ pub(super) fn shrink(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Scaling,
-                "WaitingForHealth",
+                Reason::WaitingForHealth,
                 format!("{} leaves when all members that stay answer", victim.name),
             )
             .wake(LATER),
@@ -87,7 +87,7 @@ pub(super) fn shrink(view: &View<'_>) -> Option<Step> {
         return Some(
             Step::new(
                 Work::Scaling,
-                "MovingLeadership",
+                Reason::MovingLeadership,
                 format!("{} leads and hands over before it leaves", victim.name),
             )
             .with([hand_over])
@@ -100,7 +100,7 @@ pub(super) fn shrink(view: &View<'_>) -> Option<Step> {
 fn remove(view: &View<'_>, member: &Member<'_>, total: usize) -> Step {
     let step = Step::new(
         Work::Scaling,
-        "RemovingMember",
+        Reason::RemovingMember,
         format!("{total} members, {} wanted: {} leaves", view.intent.size, member.name),
     );
     let (Some(list), Some(listed)) = (&view.world.list, member.listed) else {
@@ -115,7 +115,7 @@ fn remove(view: &View<'_>, member: &Member<'_>, total: usize) -> Step {
     };
     let note = Note {
         warning: false,
-        reason: "MemberRemoved",
+        reason: Reason::MemberRemoved,
         message: format!(
             "member {} ({}) left: {} wanted",
             member.name, listed.id, view.intent.size

@@ -13,6 +13,7 @@ use stateward_api::etcd_cluster::{
 use stateward_api::etcd_restore::{ClaimRecord, RestorePhase};
 use stateward_api::names;
 
+use super::Reason;
 use super::intent::{Bootstrap, Intent};
 use super::record::{
     Bootstrapped, CrashReplaced, Defragmented, LastSeen, OldClaims, OldLog, Record, Recovering, Remembered,
@@ -124,7 +125,7 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
         // Versions before 0.2 wrote no field for it; their condition says it.
         hibernating: status.hibernating.unwrap_or_else(|| {
             conditions::get(&status.conditions, types::AVAILABLE)
-                .is_some_and(|condition| condition.reason == "Hibernating")
+                .is_some_and(|condition| condition.reason == Reason::Hibernating.as_str())
         }),
     }
 }
@@ -197,7 +198,7 @@ pub fn status(
         } else {
             ConditionStatus::False
         };
-        Condition::new(type_, holds, statement.reason, statement.message.clone()).observed(generation)
+        Condition::new(type_, holds, statement.reason.as_str(), statement.message.clone()).observed(generation)
     };
     for (type_, statement) in [
         (types::AVAILABLE, &report.available),
@@ -216,11 +217,7 @@ pub fn status(
             None => conditions::remove(&mut new.conditions, type_),
         };
     }
-    new.phase = match report.phase {
-        "Creating" => Phase::Creating,
-        "Running" => Phase::Running,
-        _ => Phase::Failed,
-    };
+    new.phase = report.phase;
     let names_of = |ready: bool| {
         report
             .members
@@ -319,7 +316,7 @@ pub fn refused(old: &EtcdClusterStatus, generation: i64, words: &str, now: Times
     ] {
         conditions::set(
             &mut new.conditions,
-            Condition::new(type_, status, "InvalidSpec", words).observed(Some(generation)),
+            Condition::new(type_, status, Reason::InvalidSpec.as_str(), words).observed(Some(generation)),
             &now,
         );
     }
@@ -446,7 +443,7 @@ fn restore_record(old: &EtcdClusterStatus, restore: &Restoring, now: &Time) -> R
         old_claims: claim_records(&restore.old_claims),
         source: restore.source.as_ref().clone(),
         recovery: restore.recovery,
-        lost: super::restore::lost(&restore.source),
+        lost: super::requests::lost(&restore.source),
         started_at: before
             .and_then(|before| before.started_at.clone())
             .or_else(|| Some(now.clone())),
@@ -459,6 +456,59 @@ fn restore_record(old: &EtcdClusterStatus, restore: &Restoring, now: &Time) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hibernation_is_remembered_across_releases() {
+        let written = |hibernating: Option<bool>, reason: &str| {
+            let status = serde_json::json!({
+                "hibernating": hibernating,
+                "conditions": [{"type": "Available", "status": "False", "reason": reason}],
+            });
+            serde_json::from_value::<EtcdClusterStatus>(status).expect("a status")
+        };
+        // given a status of a release with or without the field, when it is read, then the field decides where it is there
+        for (field, reason, hibernates) in [
+            (None, "Hibernating", true),
+            (None, "QuorumServes", false),
+            (Some(false), "Hibernating", false),
+            (Some(true), "QuorumLost", true),
+        ] {
+            assert_eq!(
+                record(&written(field, reason)).hibernating,
+                hibernates,
+                "{field:?} {reason}"
+            );
+        }
+        // and what is written now has both forms, so that the release before can read it
+        let record = Record {
+            hibernating: true,
+            ..Record::default()
+        };
+        let report = Report {
+            available: Statement {
+                reason: Reason::Hibernating,
+                ..Statement::default()
+            },
+            ..Report::default()
+        };
+        let new = status(
+            &EtcdClusterStatus::default(),
+            &intent(),
+            &record,
+            &report,
+            Timestamp::UNIX_EPOCH,
+        );
+        let available = conditions::get(&new.conditions, types::AVAILABLE).map(|condition| condition.reason.as_str());
+        assert_eq!((new.hibernating, available), (Some(true), Some("Hibernating")));
+    }
+
+    fn intent() -> Intent {
+        let cluster: stateward_api::EtcdCluster = serde_json::from_value(
+            serde_json::json!({"metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": {"size": 3}}),
+        )
+        .expect("a cluster");
+        Intent::of(&cluster, false).expect("a good spec")
+    }
 
     #[test]
     fn the_record_survives_the_way_through_the_status() {
@@ -531,11 +581,7 @@ mod tests {
                 served: "2026-01-01T00:00:00Z".parse().expect("a time"),
             }),
         };
-        let cluster: stateward_api::EtcdCluster = serde_json::from_value(
-            serde_json::json!({"metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": {"size": 3}}),
-        )
-        .expect("a cluster");
-        let intent = Intent::of(&cluster, false).expect("a good spec");
+        let intent = intent();
         let line = MemberLine {
             name: "a".into(),
             id: Some(id),

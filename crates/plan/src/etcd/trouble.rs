@@ -7,32 +7,32 @@ use jiff::Timestamp;
 
 use super::members::elapsed;
 use super::world::SilenceKind;
-use super::{Effect, Member, MemberName, Note, View};
+use super::{Effect, Member, MemberName, Note, Reason, View};
 
 /// So long it may last before it is told. Short troubles come with every start.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Kubernetes' reasons that somebody has to do something about. Of two names for one thing the first is told. Any other is an
 /// init container's that failed, with a reason of its own.
-const LASTING: &[(&str, &str)] = &[
-    ("ImagePullBackOff", "ImagePullBackOff"),
-    ("ErrImagePull", "ImagePullBackOff"),
-    ("InvalidImageName", "InvalidImageName"),
-    ("ErrImageNeverPull", "ErrImageNeverPull"),
-    ("ImageInspectError", "ImageInspectError"),
-    ("RegistryUnavailable", "RegistryUnavailable"),
-    ("SignatureValidationFailed", "SignatureValidationFailed"),
-    ("CreateContainerConfigError", "CreateContainerConfigError"),
-    ("CreateContainerError", "CreateContainerError"),
-    ("RunContainerError", "RunContainerError"),
-    ("Unschedulable", "Unschedulable"),
-    ("SchedulingGated", "SchedulingGated"),
+const LASTING: &[(&str, Reason)] = &[
+    ("ImagePullBackOff", Reason::ImagePullBackOff),
+    ("ErrImagePull", Reason::ImagePullBackOff),
+    ("InvalidImageName", Reason::InvalidImageName),
+    ("ErrImageNeverPull", Reason::ErrImageNeverPull),
+    ("ImageInspectError", Reason::ImageInspectError),
+    ("RegistryUnavailable", Reason::RegistryUnavailable),
+    ("SignatureValidationFailed", Reason::SignatureValidationFailed),
+    ("CreateContainerConfigError", Reason::CreateContainerConfigError),
+    ("CreateContainerError", Reason::CreateContainerError),
+    ("RunContainerError", Reason::RunContainerError),
+    ("Unschedulable", Reason::Unschedulable),
+    ("SchedulingGated", Reason::SchedulingGated),
 ];
 
 /// One such trouble.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trouble {
-    pub(super) reason: &'static str,
+    pub(super) reason: Reason,
     pub(super) message: String,
     member: MemberName,
     since: Option<Timestamp>,
@@ -87,24 +87,24 @@ fn of_member(member: &Member<'_>) -> Option<Trouble> {
         && let Some(problem) = &claim.problem
     {
         let message = format!("the claim of {} is not bound: {problem}", member.name);
-        return trouble("ClaimNotBound", message, Some(claim.created));
+        return trouble(Reason::ClaimNotBound, message, Some(claim.created));
     }
     let pod = member.pod.filter(|pod| !pod.terminating && !pod.ended)?;
     if let Some(blocked) = &pod.blocked
         && blocked.reason != "CrashLoopBackOff"
     {
         let named = LASTING.iter().find(|(reason, _)| *reason == blocked.reason);
-        let reason = named.map_or("StartFailed", |(_, reason)| reason);
+        let reason = named.map_or(Reason::StartFailed, |(_, reason)| *reason);
         let message = format!("pod {} waits: {}: {}", member.name, blocked.reason, blocked.message);
         return trouble(reason, message, blocked.since);
     }
     let silence = member.silence.filter(|_| pod.running)?;
     let reason = match silence.kind {
         SilenceKind::NotReached => return None,
-        SilenceKind::Handshake => "HandshakeFailed",
-        SilenceKind::NotPermitted => "AccessRefused",
-        SilenceKind::Unusable => "UnusableAnswer",
-        SilenceKind::CannotAsk => "CannotAsk",
+        SilenceKind::Handshake => Reason::HandshakeFailed,
+        SilenceKind::NotPermitted => Reason::AccessRefused,
+        SilenceKind::Unusable => Reason::UnusableAnswer,
+        SilenceKind::CannotAsk => Reason::CannotAsk,
     };
     let message = format!("{} runs but does not answer the operator: {silence}", member.name);
     trouble(

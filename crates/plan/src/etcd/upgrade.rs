@@ -4,7 +4,7 @@
 //! more; and the log must hold nothing that the new version ends at. Down: the members must have made their data readable.
 
 use super::record::{OldLog, Record};
-use super::{Effect, LATER, Member, Step, View, Work, upgrade_path};
+use super::{Effect, LATER, Member, Reason, Step, View, Work, upgrade_path};
 
 /// The first version that ends at what 3.4 and before wrote into the log.
 const FIRST_WITHOUT_OLD_LOG: u64 = 6;
@@ -42,7 +42,7 @@ pub(super) fn prepare(view: &View<'_>, record: &mut Record, all_as_wished: bool)
     }
     if (current.minor(), goal.minor()) == (4, 5) && view.world.auth_enabled.is_none() {
         let message = format!("before {goal}: waiting until the members have said whether authentication is enabled");
-        return Some(Step::new(Work::Upgrading, "WaitingForAuthStatus", message).wake(LATER));
+        return Some(Step::new(Work::Upgrading, Reason::WaitingForAuthStatus, message).wake(LATER));
     }
     let behind: Vec<_> = names(view, |member| {
         let agreed = member.answer.and_then(|answer| answer.cluster_minor);
@@ -52,7 +52,7 @@ pub(super) fn prepare(view: &View<'_>, record: &mut Record, all_as_wished: bool)
         return Some(
             Step::new(
                 Work::Upgrading,
-                "WaitingForClusterVersion",
+                Reason::WaitingForClusterVersion,
                 format!(
                     "before {goal}: waiting until etcd's own version has followed to 3.{} by the word of {}",
                     goal.minor() - 1,
@@ -67,7 +67,7 @@ pub(super) fn prepare(view: &View<'_>, record: &mut Record, all_as_wished: bool)
         return Some(
             Step::new(
                 Work::Upgrading,
-                "SweepingLog",
+                Reason::SweepingLog,
                 format!(
                     "before {goal}: every member is restarted once with {current}, so that its log holds nothing of etcd 3.4"
                 ),
@@ -79,7 +79,7 @@ pub(super) fn prepare(view: &View<'_>, record: &mut Record, all_as_wished: bool)
     Some(
         Step::new(
             Work::Upgrading,
-            "RollingUpgrade",
+            Reason::RollingUpgrade,
             format!("all members are ready for {goal}"),
         )
         .wake(std::time::Duration::ZERO),
@@ -100,7 +100,7 @@ fn down(view: &View<'_>, record: &mut Record) -> Step {
             names.join(", ")
         ),
     };
-    let step = Step::new(Work::Upgrading, "Downgrading", message).wake(LATER);
+    let step = Step::new(Work::Upgrading, Reason::Downgrading, message).wake(LATER);
     // Told until the members themselves say that it is done; only that is recorded, since a call may be lost.
     if waiting.is_empty() {
         record.ready_for = Some(goal.clone());
@@ -122,7 +122,7 @@ pub(super) fn cancel_downgrade(view: &View<'_>) -> Option<Step> {
     Some(
         Step::new(
             Work::Upgrading,
-            "CancellingDowngrade",
+            Reason::CancellingDowngrade,
             format!("etcd was told to go back to 3.{told}, which is not wished any more: it is told so"),
         )
         .with([Effect::CancelDowngrade { cluster: list.cluster }])

@@ -1,21 +1,21 @@
 //! No chapter has anything to do and not all is well: what is waited for, in words (rule 7).
 
 use super::members::Fate;
-use super::{LATER, Member, Step, View, Work};
+use super::{LATER, Member, Reason, Step, View, Work};
 
 pub(super) fn wait(view: &View<'_>) -> Option<Step> {
     if view.world.list.is_none() {
         let away: Vec<String> = view.members.values().filter_map(words).collect();
-        if let Some(advice) = super::recover::unproven(view) {
+        if let Some(advice) = super::quorum::unproven(view) {
             let message = format!("no quorum of members answers: {}. {advice}", away.join("; "));
-            return Some(Step::new(Work::Stuck, "WaitingForProof", message).wake(LATER));
+            return Some(Step::new(Work::Blocked, Reason::WaitingForProof, message).wake(LATER));
         }
         let message = if away.is_empty() {
             "waiting for a quorum to confirm the member list".to_owned()
         } else {
             format!("no quorum of members answers: {}", away.join("; "))
         };
-        return Some(Step::new(Work::Recovering, "WaitingForQuorum", message).wake(LATER));
+        return Some(Step::new(Work::Recovering, Reason::WaitingForQuorum, message).wake(LATER));
     }
     if let Some(words) = view
         .members
@@ -23,14 +23,21 @@ pub(super) fn wait(view: &View<'_>) -> Option<Step> {
         .filter(|member| member.listed.is_some())
         .find_map(words)
     {
-        return Some(Step::new(Work::Recovering, "WaitingForMember", format!("waiting for {words}")).wake(LATER));
+        return Some(
+            Step::new(
+                Work::Recovering,
+                Reason::WaitingForMember,
+                format!("waiting for {words}"),
+            )
+            .wake(LATER),
+        );
     }
     let leaves =
         |member: &&Member<'_>| member.listed.is_none() && !super::old_claims::is_all_that_is_left(view, member);
     let leaving = view.members.values().find(leaves)?;
     Some(Step::new(
         Work::Changing,
-        "CleaningUp",
+        Reason::CleaningUp,
         format!(
             "waiting until the pod and the claim of {} are gone; it is out of the cluster",
             leaving.name

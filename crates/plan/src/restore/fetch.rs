@@ -10,7 +10,7 @@ use stateward_api::etcd_backup::Encryption;
 use stateward_api::etcd_restore::{EtcdRestoreSpec, EtcdRestoreStatus, RestorePhase, RestoreSource};
 use stateward_api::{GROUP, VERSION, names};
 
-use super::{Effect, Step, TOO_NEW, View, fail, tell, too_new};
+use super::{Cause, Effect, Reason, Step, View, fail, tell, too_new};
 use crate::agent::{Agent, AgentPod, State};
 use crate::backup::image_pull_secrets;
 use crate::etcd::manifests::hash;
@@ -50,13 +50,13 @@ pub(super) fn fetch(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
         };
     }
     if let Some(missing) = &view.world.missing {
-        return Step::say("SecretMissing", missing.clone());
+        return Step::say(Reason::SecretMissing, missing.clone());
     }
     if let Some(retry) = &status.retry_at {
         let left = Duration::try_from(retry.0.duration_since(view.now)).unwrap_or_default();
         if !left.is_zero() && left <= LONGEST_WAIT {
             let message = format!("{}; tried again in a while", status.reason);
-            return Step::say("Waiting", message).wake(left);
+            return Step::say(Reason::Waiting, message).wake(left);
         }
     }
     status.attempts += 1;
@@ -69,21 +69,21 @@ pub(super) fn fetch(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
 
 fn make(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>) -> Step {
     let step = Step::say(
-        "Fetching",
+        Reason::Fetching,
         format!("the backup is being fetched and proven by pod {}", status.agent),
     );
     match pod(view, &status.agent, chosen) {
         Some(pod) => step.with([Effect::CreatePod(Box::new(pod))]),
         None => fail(
             status,
-            "InvalidSpec",
+            Reason::InvalidSpec,
             "no store is given: set one of s3, abs, gcs, oss, file".into(),
         ),
     }
 }
 
 fn look(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, agent: &Agent) -> Step {
-    let doing = |message: String| Step::say("Fetching", message);
+    let doing = |message: String| Step::say(Reason::Fetching, message);
     let silent = agent.terminating.or(agent.node_dead).filter(|_| !agent.is_over());
     if let Some(since) = silent {
         let waited = Duration::try_from(view.now.duration_since(since)).unwrap_or_default();
@@ -95,7 +95,7 @@ fn look(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, ag
             return doing(message).wake(LOST.saturating_sub(waited));
         }
         let message = format!("pod {} is on a node that does not answer", status.agent);
-        return again(view, status, "NodeLost", message);
+        return again(view, status, Reason::NodeLost, message);
     }
     match &agent.state {
         State::Running => doing(format!(
@@ -106,25 +106,33 @@ fn look(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, ag
         State::Waiting(Some(why)) => doing(format!("pod {} waits: {why}", status.agent)),
         State::Said(outcome) => match outcome.as_ref() {
             Outcome::Inspected(inspected) => proven(view, status, chosen, inspected),
-            Outcome::Failed(failure) if !failure.retry => fail(status, &failure.reason, failure.message.clone()),
-            Outcome::Failed(failure) => again(view, status, &failure.reason, failure.message.clone()),
+            Outcome::Failed(failure) if !failure.retry => {
+                fail(status, Cause::OfAgent(failure.reason.clone()), failure.message.clone())
+            }
+            Outcome::Failed(failure) => again(
+                view,
+                status,
+                Cause::OfAgent(failure.reason.clone()),
+                failure.message.clone(),
+            ),
             other => fail(
                 status,
-                "WrongAnswer",
+                Reason::WrongAnswer,
                 format!(
                     "pod {} answered {other:?}: is its image another version of Stateward?",
                     status.agent
                 ),
             ),
         },
-        State::Died(words) => {
+        State::Died(words) | State::TimedOut(words) => {
             let message = format!("pod {} ended: {words}", status.agent);
-            again(view, status, "PodEnded", message)
+            again(view, status, Reason::PodEnded, message)
         }
     }
 }
 
-fn again(view: &View<'_>, status: &mut EtcdRestoreStatus, reason: &str, message: String) -> Step {
+fn again(view: &View<'_>, status: &mut EtcdRestoreStatus, reason: impl Into<Cause>, message: String) -> Step {
+    let reason = reason.into();
     let doublings = u32::try_from(status.attempts.saturating_sub(1).clamp(0, 10)).unwrap_or(0);
     let wait = FIRST_WAIT.saturating_mul(1 << doublings).min(LONGEST_WAIT);
     let then = SignedDuration::try_from(wait)
@@ -134,7 +142,7 @@ fn again(view: &View<'_>, status: &mut EtcdRestoreStatus, reason: &str, message:
     status.retry_at = then.map(Time);
     status.agent.clear();
     status.reason.clone_from(&message);
-    let note = tell(true, "FetchFailed", format!("{reason}: {message}"));
+    let note = tell(true, Reason::FetchFailed, format!("{reason}: {message}"));
     Step::say(reason, message).with([note]).wake(wait)
 }
 
@@ -149,11 +157,11 @@ fn proven(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, 
             "{} has another content than when it was made (SHA-256 {}): name another backup",
             found.location, found.sha256
         );
-        return fail(status, "BackupCorrupt", message);
+        return fail(status, Reason::BackupCorrupt, message);
     }
     let cluster = view.world.cluster;
     if let Some(why) = cluster.and_then(|cluster| too_new(&found.cluster_version, cluster)) {
-        return fail(status, TOO_NEW, why);
+        return fail(status, Reason::BackupTooNew, why);
     }
     let spec = &view.restore.spec;
     status.source = Some(RestoreSource {
@@ -178,14 +186,14 @@ fn proven(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, 
         "{} is proven: revision {}, {} bytes",
         found.location, found.revision, found.size_bytes
     );
-    let note = tell(false, "BackupProven", words.clone());
+    let note = tell(false, Reason::BackupProven, words.clone());
     let mut step = super::sweep(view);
-    step.words = Some(("Proven".into(), words));
+    step.words = Some((Reason::Proven.into(), words));
     step.with([note]).wake(Duration::ZERO)
 }
 
 /// What the spec means. The error is what is waited for.
-fn choose<'a>(view: &View<'a>) -> Result<Chosen<'a>, (&'static str, String)> {
+fn choose<'a>(view: &View<'a>) -> Result<Chosen<'a>, (Reason, String)> {
     let spec = &view.restore.spec;
     let Some(reference) = &spec.backup_ref else {
         return Ok(Chosen {
@@ -206,7 +214,7 @@ fn choose<'a>(view: &View<'a>) -> Result<Chosen<'a>, (&'static str, String)> {
             "EtcdBackup {} is not there: create it, or name the store in this EtcdRestore",
             reference.name
         );
-        return Err(("BackupMissing", message));
+        return Err((Reason::BackupMissing, message));
     };
     let plan = &backup.spec.plan;
     let encryption = spec.encryption.as_ref().or(plan.encryption.as_ref());
@@ -228,7 +236,7 @@ fn choose<'a>(view: &View<'a>) -> Result<Chosen<'a>, (&'static str, String)> {
     if spec.restore_to.is_none() {
         let Some(point) = crate::backup::point(backup) else {
             let message = format!("EtcdBackup {} has no good backup yet; waiting for one", reference.name);
-            return Err(("NoBackup", message));
+            return Err((Reason::NoBackup, message));
         };
         chosen.location = Some(point.location);
         chosen.sha256 = Some(point.sha256).filter(|sha256| !sha256.is_empty());

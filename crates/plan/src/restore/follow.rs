@@ -6,13 +6,13 @@ use stateward_api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
 
 use crate::etcd::facts::cannot_read;
 
-use super::{Step, TOO_NEW, View, fail, is_recovery, tell, too_new};
+use super::{Reason, Step, View, fail, is_recovery, tell, too_new};
 
 pub(super) fn follow(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
     let name = view.restore.cluster_name();
     let Some(cluster) = view.world.cluster else {
         return Step::say(
-            "ClusterMissing",
+            Reason::ClusterMissing,
             format!(
                 "EtcdCluster {name} is not there: create it with the spec it is to have, and it begins from this backup"
             ),
@@ -31,9 +31,9 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
         status.reason.clear();
         status.completed_at = record.completed_at.clone().or_else(|| Some(view.stamp()));
         let words = format!("EtcdCluster {name} serves from {}", status.location);
-        return Step::default().with([tell(false, "Restored", words)]);
+        return Step::default().with([tell(false, Reason::Restored, words)]);
     }
-    Step::say("Replacing", there.waiting)
+    Step::say(Reason::Replacing, there.waiting)
 }
 
 fn not_taken_up(view: &View<'_>, status: &mut EtcdRestoreStatus, there: &EtcdClusterStatus) -> Step {
@@ -42,7 +42,7 @@ fn not_taken_up(view: &View<'_>, status: &mut EtcdRestoreStatus, there: &EtcdClu
     let asked = there.recovery.as_ref().map(|recovery| recovery.restore.as_str());
     if cluster.is_some_and(|cluster| is_recovery(view.restore, cluster)) && asked != Some(view.name()) {
         let message = format!("EtcdCluster {name} has its quorum back: the recovery is not needed any more");
-        return fail(status, "NotNeeded", message);
+        return fail(status, Reason::NotNeeded, message);
     }
     let another = there.restore.as_ref().map(|record| record.name.as_str());
     let same_cluster =
@@ -51,20 +51,20 @@ fn not_taken_up(view: &View<'_>, status: &mut EtcdRestoreStatus, there: &EtcdClu
         let by = another.unwrap_or("something else");
         return fail(
             status,
-            "Superseded",
+            Reason::Superseded,
             format!("EtcdRestore {by} took its place before the cluster served"),
         );
     }
     let version = status.source.as_ref().map(|source| source.cluster_version.clone());
     let version = version.unwrap_or_default();
     if let Some(why) = cluster.and_then(|cluster| too_new(&version, cluster)) {
-        return fail(status, TOO_NEW, why); // The cluster came after the backup was proven.
+        return fail(status, Reason::BackupTooNew, why); // The cluster came after the backup was proven.
     }
     status.phase = Some(RestorePhase::Replacing);
     let waits = cluster.is_some_and(|cluster| cluster.spec.paused || cluster.spec.hibernate);
     if waits {
         let message = format!("EtcdCluster {name} is paused or hibernates: it is replaced when it is not any more");
-        return Step::say("Waiting", message);
+        return Step::say(Reason::Waiting, message);
     }
     let runs = there.current_version.parse::<EtcdVersion>().ok();
     let upgraded_first = runs.filter(|runs| cannot_read(&version, runs).is_some());
@@ -76,5 +76,5 @@ fn not_taken_up(view: &View<'_>, status: &mut EtcdRestoreStatus, there: &EtcdClu
         }
         None => format!("waiting for EtcdCluster {name} to be replaced"),
     };
-    Step::say("Waiting", format!("{for_what}; it is at: {}", there.waiting))
+    Step::say(Reason::Waiting, format!("{for_what}; it is at: {}", there.waiting))
 }

@@ -21,6 +21,7 @@ use crate::agent::Agent;
 pub use crate::backup::Effect;
 use crate::etcd::facts::cannot_read;
 use crate::etcd::{Note, RequestState, RestoreRequest, Uid};
+use crate::reason::{Cause, Reason};
 
 /// Everything observed in one round.
 #[derive(Clone, Debug, Default)]
@@ -48,9 +49,6 @@ pub struct Plan {
     pub wake: Option<Duration>,
 }
 
-/// The one word for a backup of a newer minor version.
-const TOO_NEW: &str = "BackupTooNew";
-
 struct View<'a> {
     restore: &'a EtcdRestore,
     world: &'a World<'a>,
@@ -61,13 +59,13 @@ struct View<'a> {
 #[derive(Default)]
 struct Step {
     effects: Vec<Effect>,
-    /// One word and a sentence: what is done or waited for.
-    words: Option<(String, String)>,
+    /// What is done or waited for, and why.
+    words: Option<(Cause, String)>,
     wake: Option<Duration>,
 }
 
 impl Step {
-    fn say(reason: impl Into<String>, message: impl Into<String>) -> Self {
+    fn say(reason: impl Into<Cause>, message: impl Into<String>) -> Self {
         Self {
             words: Some((reason.into(), message.into())),
             ..Self::default()
@@ -100,7 +98,7 @@ impl<'a> View<'a> {
     }
 }
 
-fn tell(warning: bool, reason: &'static str, message: impl Into<String>) -> Effect {
+fn tell(warning: bool, reason: Reason, message: impl Into<String>) -> Effect {
     Effect::Tell(Note {
         warning,
         reason,
@@ -156,7 +154,7 @@ fn decide(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
     if let Some(problem) = view.restore.problems().first() {
         return fail(
             status,
-            "InvalidSpec",
+            Reason::InvalidSpec,
             format!("spec.{}: {}", problem.field, problem.message),
         );
     }
@@ -164,13 +162,14 @@ fn decide(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
 }
 
 /// It ends here. Nothing of the cluster was touched, or the cluster says what became of it.
-fn fail(status: &mut EtcdRestoreStatus, reason: &str, message: String) -> Step {
+fn fail(status: &mut EtcdRestoreStatus, reason: impl Into<Cause>, message: String) -> Step {
+    let reason = reason.into();
     status.phase = Some(RestorePhase::Failed);
     status.succeeded = false;
     status.reason.clone_from(&message);
     status.retry_at = None;
     status.agent.clear();
-    let note = tell(true, "RestoreFailed", format!("{reason}: {message}"));
+    let note = tell(true, Reason::RestoreFailed, format!("{reason}: {message}"));
     Step::say(reason, message).with([note])
 }
 

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
 
-use super::{Step, View};
+use super::{Reason, Step, View};
 
 /// Conditions, words and the generation they are of. The same as before when nothing changed.
 pub(super) fn report(view: &View<'_>, old: &EtcdRestoreStatus, status: &mut EtcdRestoreStatus, step: &Step) {
@@ -15,7 +15,8 @@ pub(super) fn report(view: &View<'_>, old: &EtcdRestoreStatus, status: &mut Etcd
     if final_before {
         return;
     }
-    let (reason, message) = step.words.clone().unwrap_or_default();
+    let (reason, message) = step.words.clone().unzip();
+    let message = message.unwrap_or_default();
     let complete = status.phase == Some(RestorePhase::Complete);
     let failed = status.phase == Some(RestorePhase::Failed);
     let troubled = failed || !status.reason.is_empty();
@@ -24,25 +25,19 @@ pub(super) fn report(view: &View<'_>, old: &EtcdRestoreStatus, status: &mut Etcd
     } else {
         message.clone()
     };
-    let word = |fallback: &str| {
-        if reason.is_empty() {
-            fallback.to_owned()
-        } else {
-            reason.clone()
-        }
-    };
+    let or = |fallback: Reason| reason.clone().unwrap_or_else(|| fallback.into());
     let said = [
         (
             types::COMPLETE,
             complete,
             if complete {
-                "Restored".to_owned()
+                Reason::Restored.into()
             } else {
-                word("Replacing")
+                or(Reason::Replacing)
             },
         ),
-        (types::PROGRESSING, !complete && !failed, word("Restored")),
-        (types::DEGRADED, troubled, word("AsWished")),
+        (types::PROGRESSING, !complete && !failed, or(Reason::Restored)),
+        (types::DEGRADED, troubled, or(Reason::AsExpected)),
     ];
     for (type_, holds, reason) in said {
         let holds = if holds {
@@ -50,7 +45,7 @@ pub(super) fn report(view: &View<'_>, old: &EtcdRestoreStatus, status: &mut Etcd
         } else {
             ConditionStatus::False
         };
-        let condition = Condition::new(type_, holds, &reason, message.clone()).observed(generation);
+        let condition = Condition::new(type_, holds, reason.as_str(), message.clone()).observed(generation);
         conditions::set(&mut status.conditions, condition, &Time(view.now));
     }
 }

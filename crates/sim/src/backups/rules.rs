@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use stateward_api::agent::Task;
 use stateward_api::etcd_backup::{AttemptKind, DeletionPolicy, Verify};
 use stateward_api::{EtcdBackup, names};
+use stateward_plan::Reason;
 use stateward_plan::agent::State;
 use stateward_plan::backup::RECORDS;
 
@@ -73,8 +74,8 @@ impl Truth {
         self.vanished += 1;
     }
 
-    pub(super) fn told(&mut self, reason: &str) {
-        self.said_left |= reason == "FilesLeft";
+    pub(super) fn told(&mut self, reason: Reason) {
+        self.said_left |= reason == Reason::FilesLeft;
     }
 
     pub(super) fn take_broken(&mut self) -> Option<(&'static str, String)> {

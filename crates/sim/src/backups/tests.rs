@@ -107,7 +107,7 @@ fn a_death_counts_as_success() {
     fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
         let mut world = world.clone();
         for agent in world.agents.values_mut() {
-            if matches!(agent.state, State::Died(_)) && agent.component == "backup" {
+            if matches!(agent.state, State::Died(_) | State::TimedOut(_)) && agent.component == "backup" {
                 let record = BackupRecord {
                     location: format!("b/k_{}", now.as_millisecond()),
                     ..BackupRecord::default()

@@ -230,7 +230,7 @@ impl Kube {
         if body.pod.metadata.uid.as_deref() != Some(uid) {
             return false;
         }
-        if matches!(body.state, State::Said(_) | State::Died(_)) {
+        if matches!(body.state, State::Said(_) | State::Died(_) | State::TimedOut(_)) {
             self.bodies.remove(name);
             return true;
         }
@@ -264,7 +264,7 @@ impl Kube {
             State::Running => starts
                 .saturating_add(body.fate.works_for.unwrap_or(i64::MAX))
                 .min(deadline(body)),
-            State::Said(_) | State::Died(_) => i64::MAX,
+            State::Said(_) | State::Died(_) | State::TimedOut(_) => i64::MAX,
         };
         work.min(body.gone_at)
     }
@@ -298,7 +298,7 @@ impl Kube {
                         body.state = end(&body.pod, body.fate.end, now, truth);
                         story.push(format!("pod {name} ends: {:?}", body.state));
                     } else if deadline(body) <= now {
-                        body.state = State::Died("DeadlineExceeded: Pod was active longer than specified".into());
+                        body.state = State::TimedOut("DeadlineExceeded: Pod was active longer than specified".into());
                         story.push(format!("pod {name} is ended by its deadline"));
                     }
                 }

@@ -181,13 +181,11 @@ pub(super) fn all() -> Vec<Mutant> {
 fn two_followers_at_once(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     let leader = world.list.as_ref().and_then(|list| list.leader);
-    let stopped = plan.effects.iter().find_map(|effect| match effect {
-        Effect::DeletePod {
-            member,
-            how: Stop::Restart,
-            ..
-        } => Some(member.clone()),
-        _ => None,
+    let stopped = plan.effects.iter().find_map(|effect| {
+        let Effect::DeletePod { member, how, .. } = effect else {
+            return None;
+        };
+        (*how == Stop::Restart).then(|| member.clone())
     });
     if let Some(stopped) = stopped {
         let outdated = |pod: &stateward_plan::etcd::Pod| pod.template != intent.template;
@@ -226,12 +224,12 @@ fn needs_no_consent(intent: &Intent, record: &Record, world: &World, now: Timest
 fn restarts_for_labels(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     let leader = world.list.as_ref().and_then(|list| list.leader);
-    let follower = plan.effects.iter().find_map(|effect| match effect {
-        Effect::RelabelPod { member, .. } => {
-            let mut lines = listed(intent, world);
-            lines.find(|(name, line)| name == member && Some(line.id) != leader)
-        }
-        _ => None,
+    let follower = plan.effects.iter().find_map(|effect| {
+        let Effect::RelabelPod { member, .. } = effect else {
+            return None;
+        };
+        let mut lines = listed(intent, world);
+        lines.find(|(name, line)| name == member && Some(line.id) != leader)
     });
     if let Some((member, _)) = follower {
         plan.effects

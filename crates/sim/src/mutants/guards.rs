@@ -136,10 +136,11 @@ fn until_about_to_delete(sim: &mut Sim<'_>) -> Option<MemberName> {
     until_about_to(sim, |effect| {
         matches!(effect, Effect::DeleteClaim { .. } | Effect::DeleteUnstartedClaim { .. })
     });
-    match sim.operators[0].next_effect()? {
-        Effect::DeleteClaim { member, .. } | Effect::DeleteUnstartedClaim { member, .. } => Some(member.clone()),
-        _ => None,
-    }
+    let effect = sim.operators[0].next_effect()?;
+    let (Effect::DeleteClaim { member, .. } | Effect::DeleteUnstartedClaim { member, .. }) = effect else {
+        return None;
+    };
+    Some(member.clone())
 }
 
 /// `spec.backup` is gone, and a user has made an EtcdBackup of the name that was kept for it.

@@ -67,10 +67,8 @@ impl Sim<'_> {
         }
         let url = peer_url(member);
         let mut lines = self.ledger.conf.iter().filter(|line| line.peer_urls.contains(&url));
-        let comes_back = match effect {
-            Effect::DeleteUnstartedClaim { .. } => lines.any(|line| line.name.is_some()),
-            _ => lines.next().is_some(),
-        };
+        let never_started = matches!(effect, Effect::DeleteUnstartedClaim { .. });
+        let comes_back = lines.any(|line| !never_started || line.name.is_some());
         if comes_back && owner == self.ledger.owner {
             let words = format!("the claim of {member} is deleted, which is in the list by now or has started");
             self.break_rule(name::DATA, words);
@@ -207,12 +205,7 @@ impl Sim<'_> {
         self.tell(|| format!("etcd: {member} founds cluster {} as {own}", ClusterId(cluster)));
         let another = self.ledger.founded.iter().any(|known| *known != cluster);
         let again = self.ledger.founders.contains(&own) && self.ledger.conf.iter().any(|line| line.id == own);
-        let began = self.present().is_some_and(|(_, record)| {
-            record
-                .bootstrap
-                .as_ref()
-                .is_some_and(|bootstrap| bootstrap.cluster.is_some())
-        });
+        let began = self.present().is_some_and(|(_, record)| record.began());
         if again && !self.ledger.majority_lost {
             self.break_rule(
                 name::MEMORY,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stateward_plan::etcd::{
-    Effect, Intent, Launch, Listed, MemberId, MemberName, Plan, Record, Stop, Voice, World, members,
+    Effect, Intent, Launch, Listed, MemberId, MemberName, Plan, Reason, Record, Stop, Voice, World, members,
 };
 
 use super::{healthy, is_retained, name, not_as_wished};
@@ -103,7 +103,36 @@ impl<'a> Judge<'a> {
                     all.push((name::DATA, format!("{effect}: nobody says that it never started")));
                 }
                 Effect::CreatePod { member, launch, .. } => self.created(effect, member, launch, &mut all),
-                _ => {}
+                Effect::AddMember { learner: true, .. }
+                | Effect::DeleteClaim { .. }
+                | Effect::DeleteUnstartedClaim { .. }
+                | Effect::ApplyPeerService
+                | Effect::ApplyClientService
+                | Effect::ApplyBudget
+                | Effect::CreateClaim { .. }
+                | Effect::TryPod { .. }
+                | Effect::CheckNodesEnded { .. }
+                | Effect::SealPod { .. }
+                | Effect::RelabelPod { .. }
+                | Effect::GrowClaim { .. }
+                | Effect::Promote { .. }
+                | Effect::UpdatePeerUrl { .. }
+                | Effect::MoveLeader { .. }
+                | Effect::Compact { .. }
+                | Effect::Defragment { .. }
+                | Effect::CompareAgain { .. }
+                | Effect::Disarm { .. }
+                | Effect::EnableDowngrade { .. }
+                | Effect::CancelDowngrade { .. }
+                | Effect::IssueCertificates { .. }
+                | Effect::RequestCertificates
+                | Effect::RenewAuthority
+                | Effect::TrustAuthorities { .. }
+                | Effect::TakeBackup { .. }
+                | Effect::ApplyBackup
+                | Effect::DropBackup { .. }
+                | Effect::RequestRestore { .. }
+                | Effect::Tell(_) => {}
             }
         }
         self.changes(&mut all);
@@ -237,9 +266,7 @@ impl<'a> Judge<'a> {
         if matches!(launch, Launch::Join { .. }) && self.listed.get(member).is_some_and(votes) {
             all.push((name::MEMORY, format!("{effect}: it votes already")));
         }
-        let bootstrap = self.record.bootstrap.as_ref();
-        let begun = bootstrap.is_some_and(|bootstrap| bootstrap.cluster.is_some());
-        if begun && matches!(launch, Launch::Seed { .. } | Launch::Static { .. }) {
+        if self.record.began() && matches!(launch, Launch::Seed { .. } | Launch::Static { .. }) {
             let why = format!("{effect}: the record says that it has begun");
             all.push((name::ONE_BOOTSTRAP, why));
         }
@@ -275,6 +302,16 @@ impl<'a> Judge<'a> {
             && let Some(why) = not_as_wished(self.intent, &self.plan.record, self.world)
         {
             all.push((name::WORDS, format!("nothing is done and nothing said, but {why}")));
+        }
+        // What stands still is Degraded, unless the user wants it to.
+        let (progressing, degraded) = (&self.plan.report.progressing, &self.plan.report.degraded);
+        let wanted = matches!(
+            progressing.reason,
+            Reason::AsExpected | Reason::Paused | Reason::Hibernating
+        );
+        if !progressing.holds && !degraded.holds && !wanted {
+            let why = format!("it stands still with {} and is not Degraded", progressing.reason);
+            all.push((name::WORDS, why));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Alarms, and what keeps members from running: each case that was seen.
 
-use stateward_plan::etcd::{Alarm, MemberId};
+use stateward_plan::etcd::{Alarm, MemberId, Reason};
 
 use super::{at_rest, cluster_id, follower, ids, pass, rests, scene, three, until};
 use crate::profile::Profile;
@@ -8,10 +8,10 @@ use crate::queue::Id;
 use crate::sim::Sim;
 use crate::subject::REAL;
 
-fn available(sim: &Sim<'_>) -> &'static str {
+fn available(sim: &Sim<'_>) -> Option<Reason> {
     let cluster = sim.kube.now.cluster.as_ref();
     let report = cluster.and_then(|cluster| cluster.report.as_ref());
-    report.map_or("", |report| report.available.reason)
+    report.map(|report| report.available.reason)
 }
 
 fn leader(sim: &Sim<'_>) -> Id {
@@ -35,10 +35,12 @@ fn an_alarm_of_anybody_is_told_and_cleared_and_costs_no_member() {
             let cluster = cluster_id(&sim).0;
             sim.raise(cluster, of, alarm);
             // then the status tells of it, it is cleared, and all members stay.
-            until(&mut sim, "tell of it", |sim| available(sim) == "WritesRefused");
+            until(&mut sim, "tell of it", |sim| {
+                available(sim) == Some(Reason::WritesRefused)
+            });
             rests(&mut sim);
             assert!(sim.alarms.is_empty());
-            assert_eq!(available(&sim), "QuorumServes");
+            assert_eq!(available(&sim), Some(Reason::QuorumServes));
             assert_eq!(ids(&sim), before);
         }
     }
@@ -75,7 +77,7 @@ fn without_a_majority_nothing_is_changed_and_the_hashes_are_named() {
     let (cluster, wrong) = (cluster_id(&sim).0, follower(&sim));
     sim.change_content(wrong);
     sim.raise(cluster, MemberId(0), Alarm::Corrupt);
-    until(&mut sim, "say it", |sim| super::report_says(sim, "DataDiffers"));
+    until(&mut sim, "say it", |sim| super::report_says(sim, Reason::DataDiffers));
     pass(&mut sim, 60_000);
     assert_eq!(ids(&sim), before);
     assert!(sim.raised(cluster, Alarm::Corrupt));
@@ -118,14 +120,16 @@ fn an_image_that_cannot_be_pulled_is_told() {
     sim.create_cluster(three());
     sim.wake_operator(0, 5);
     // then it is told while it lasts, and in the end all is well.
-    until(&mut sim, "tell it", |sim| degraded(sim) == "ImagePullBackOff");
+    until(&mut sim, "tell it", |sim| {
+        degraded(sim) == Some(Reason::ImagePullBackOff)
+    });
     assert!(sim.now < 60_000);
     rests(&mut sim);
-    assert_eq!(degraded(&sim), "AsWished");
+    assert_eq!(degraded(&sim), Some(Reason::AsExpected));
 }
 
-fn degraded(sim: &Sim<'_>) -> &'static str {
+fn degraded(sim: &Sim<'_>) -> Option<Reason> {
     let cluster = sim.kube.now.cluster.as_ref();
     let report = cluster.and_then(|cluster| cluster.report.as_ref());
-    report.map_or("", |report| report.degraded.reason)
+    report.map(|report| report.degraded.reason)
 }

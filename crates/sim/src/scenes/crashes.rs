@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stateward_plan::etcd::MemberId;
+use stateward_plan::etcd::{MemberId, Reason};
 
 use super::{MINUTE, follower, ids, rests, three};
 use crate::profile::Profile;
@@ -42,7 +42,7 @@ fn a_crash_loop_that_replacing_does_not_end_is_left_alone() {
         "it is replaced once, the others stay"
     );
     let report = sim.kube.now.cluster.as_ref().and_then(|cluster| cluster.report.clone());
-    assert_eq!(report.map(|report| report.degraded.reason), Some("CrashesAgain"));
+    assert_eq!(report.map(|report| report.degraded.reason), Some(Reason::CrashesAgain));
     for node in &mut sim.nodes {
         node.crashes_until = 0;
     }

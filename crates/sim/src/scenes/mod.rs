@@ -14,7 +14,7 @@ mod versions;
 use std::collections::BTreeSet;
 
 use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{Bootstrap, ClusterId, Intent, MemberId, Storage};
+use stateward_plan::etcd::{Bootstrap, ClusterId, Intent, MemberId, Reason, Storage};
 
 use crate::dice::Dice;
 use crate::profile::Profile;
@@ -95,7 +95,7 @@ fn follower(sim: &Sim<'_>) -> u32 {
     *follower.expect("a follower").0
 }
 
-fn report_says(sim: &Sim<'_>, reason: &str) -> bool {
+fn report_says(sim: &Sim<'_>, reason: Reason) -> bool {
     let cluster = sim.kube.now.cluster.as_ref();
     cluster
         .and_then(|cluster| cluster.report.as_ref())

@@ -1,6 +1,6 @@
 //! A cluster from elsewhere is taken over.
 
-use stateward_plan::etcd::{Intent, MemberName};
+use stateward_plan::etcd::{Intent, MemberName, Reason};
 
 use super::{MINUTE, pass, report_says, rests, three, until};
 use crate::profile::Profile;
@@ -33,7 +33,7 @@ fn a_cluster_from_elsewhere_is_taken_over_whenever_the_operator_dies() {
         let mut sim = moves_in(steps);
         sim.operators[0].dies_in = Some(u32::try_from(steps).unwrap_or(0));
         until(&mut sim, "take the old cluster over", |sim| {
-            ours(sim) == 3 && report_says(sim, "WaitingForRelease")
+            ours(sim) == 3 && report_says(sim, Reason::WaitingForRelease)
         });
         assert_eq!(sim.ledger.conf.len(), 6, "nobody leaves without the user's word");
         pass(&mut sim, MINUTE);
@@ -52,13 +52,15 @@ fn nothing_is_founded_while_the_cluster_to_take_over_is_silent() {
         process.frozen_until = 5 * MINUTE;
     }
     pass(&mut sim, 4 * MINUTE);
-    assert!(report_says(&sim, "WaitingForAdopted"));
+    assert!(report_says(&sim, Reason::WaitingForAdopted));
     assert!(sim.kube.now.pods.is_empty(), "a pod was made");
     rests_after_release(&mut sim);
 }
 
 fn rests_after_release(sim: &mut Sim<'_>) {
-    until(sim, "wait for the user", |sim| report_says(sim, "WaitingForRelease"));
+    until(sim, "wait for the user", |sim| {
+        report_says(sim, Reason::WaitingForRelease)
+    });
     sim.edit(|intent| intent.release_adopted = true);
     rests(sim);
 }
@@ -68,7 +70,7 @@ fn nobody_joins_a_cluster_whose_members_it_could_not_talk_to() {
     let mut sim = moves_in(2);
     sim.edit(|intent| intent.tls = true);
     pass(&mut sim, 2 * MINUTE);
-    assert!(report_says(&sim, "AdoptedTlsDiffers"));
+    assert!(report_says(&sim, Reason::AdoptedTlsDiffers));
     assert!(sim.kube.now.pods.is_empty(), "a pod was made");
     assert_eq!(sim.ledger.conf.len(), 3, "somebody joined");
     sim.edit(|intent| intent.tls = false);

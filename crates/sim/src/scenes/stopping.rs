@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{ClusterId, Intent, MemberName, Plan, Record, Recovery, World, plan};
+use stateward_plan::etcd::{ClusterId, Intent, MemberName, Plan, Reason, Record, Recovery, World, plan};
 
 use super::{cluster_id, report_says, rests, three, until};
 use crate::profile::Profile;
@@ -134,7 +134,7 @@ fn a_quorum_that_an_unheard_removal_made_smaller_is_reported_lost() {
     // given one of two voters lost, when the record still counts the third
     let mut sim = lost_after_an_unheard_removal();
     // then the status says so, and nothing is changed
-    until(&mut sim, "say it", |sim| report_says(sim, "QuorumLost"));
+    until(&mut sim, "say it", |sim| report_says(sim, Reason::QuorumLost));
     assert_eq!(sim.ledger.conf.len(), 2);
     // and with the user's consent the survivor becomes the cluster
     sim.edit(|intent| intent.recovery = Recovery::FromSurvivor(Duration::from_secs(30)));
