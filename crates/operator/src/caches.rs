@@ -65,6 +65,7 @@ impl Caches {
             agents: Index::new(agent_key),
             pods: Index {
                 last_words: |pod| stateward_plan::etcd::facts::pod(pod).stopped,
+                last_state: |pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none()),
                 ..Index::new(label_key)
             },
             claims: Index::new(label_key),
@@ -140,6 +141,8 @@ pub(crate) struct Index<K> {
     key_of: fn(&K) -> Option<Key>,
     /// What an object that is gone said last is worth remembering.
     last_words: fn(&K) -> bool,
+    /// So is the state in which it was deleted. Only the event of its deletion shows it: what was seen before may be old.
+    last_state: fn(&K) -> bool,
     inner: RwLock<Inner<K>>,
     synced: watch::Sender<bool>,
 }
@@ -162,6 +165,7 @@ impl<K: Resource> Index<K> {
         Self {
             key_of,
             last_words: |_| false,
+            last_state: |_| false,
             inner: RwLock::new(Inner {
                 objects: HashMap::new(),
                 deleted: VecDeque::new(),
@@ -294,7 +298,7 @@ impl<K: Resource> Index<K> {
                 if inner.deleted.len() > REMEMBERED {
                     inner.deleted.pop_front();
                 }
-                if (self.last_words)(&object) {
+                if (self.last_words)(&object) || (self.last_state)(&object) {
                     inner.remember_words(uid.clone());
                 }
                 let Some(key) = (self.key_of)(&object) else {

@@ -228,6 +228,11 @@ impl ClusterLoop {
                 self.trouble = Some(("PodRefused", failure.to_string()));
                 End::Failed
             }
+            Err((_, failure @ Failure::NameTaken(_))) => {
+                tracing::warn!(cluster = %self.key, "{failure}");
+                self.trouble = Some(("NameTaken", failure.to_string()));
+                End::Failed
+            }
             // Members that are not ours are asked as well.
             Err((effect, Failure::Etcd(error))) if !intent.adopt.is_empty() => {
                 tracing::warn!(cluster = %self.key, "could not {effect}: {error}");

@@ -77,6 +77,7 @@ enum What {
     NoQuorum(Timestamp),
     DeadNode(String, Timestamp),
     Unscheduled(Uid),
+    Ready(Uid),
     Obeyed(Uid),
     OldClaims(Timestamp),
     CrashReplaced(Timestamp),
@@ -91,6 +92,8 @@ impl Watch {
         now.extend(dead.map(|(node, since)| What::DeadNode(node.clone(), *since)));
         let unscheduled = world.pods.values().filter(|pod| pod.node.is_none());
         now.extend(unscheduled.map(|pod| What::Unscheduled(pod.uid.clone())));
+        let ready = world.pods.values().filter(|pod| pod.ready);
+        now.extend(ready.map(|pod| What::Ready(pod.uid.clone())));
         let served = record.old_claims.as_ref().filter(|_| world.list.is_some());
         now.extend(served.map(|old| What::OldClaims(old.served)));
         let crashed = record.crash_replaced.as_ref();
@@ -117,6 +120,7 @@ impl Watch {
                 What::CrashReplaced(_) => watched.crash_replaced = time,
                 What::DeadNode(node, _) => drop(watched.dead_nodes.insert(node, time)),
                 What::Unscheduled(uid) => drop(watched.unscheduled.insert(uid, time)),
+                What::Ready(uid) => drop(watched.ready.insert(uid, time)),
                 What::Obeyed(uid) => drop(watched.obeyed.insert(uid, time)),
             }
         }

@@ -28,6 +28,18 @@ pub(crate) struct SecretReader {
     /// The version that the watch showed, with what was there when it was read.
     read: HashMap<String, (String, Content, Annotations)>,
     certificates: HashMap<String, (String, Tls)>,
+    /// When each change of what is trusted was first seen here: the time in a Secret is of another clock.
+    changes: HashMap<jiff::Timestamp, std::time::Instant>,
+}
+
+impl SecretReader {
+    /// For how long a change has been seen, by a clock that nobody sets.
+    pub(crate) fn seen_for(&mut self, change: jiff::Timestamp) -> std::time::Duration {
+        if self.changes.len() > 16 {
+            self.changes.retain(|known, _| *known == change);
+        }
+        self.changes.entry(change).or_insert_with(std::time::Instant::now).elapsed()
+    }
 }
 
 /// A Secret's content, resourceVersion and annotations.

@@ -109,7 +109,7 @@ impl Sim<'_> {
                 if self.kube.now.pods.contains_key(member) {
                     self.pod_for(member, world, &precondition)?;
                     self.check_stop(world, member, *how);
-                    if *how == Stop::Restart {
+                    if matches!(how, Stop::Restart | Stop::Replaced) {
                         self.check_successor(intent, world, member);
                     }
                     self.delete_pod(member, Some(*how));
@@ -121,6 +121,9 @@ impl Sim<'_> {
                     self.claim_for(member, &precondition)?;
                     self.check_claim_deletion(world, effect, member, cluster.id);
                     self.check_claim_is_not_kept(member, uid);
+                    if intent.retain_claims && self.ledger.replaced_claims.contains(uid) {
+                        self.break_rule(name::RESTORE_RETAINS, effect.to_string());
+                    }
                     self.delete_claim(member);
                 }
                 Ok(())

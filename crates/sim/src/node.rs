@@ -333,7 +333,7 @@ impl Sim<'_> {
     pub(crate) fn remove_pod(&mut self, id: Id) {
         let Some(pod) = self.kube.pod(id).cloned() else { return };
         self.kube.pods_mut().remove(&pod.name);
-        if pod.shown.stopped {
+        if pod.shown.stopped || pod.node.is_none() {
             self.said.push(pod.shown.uid.clone());
         }
         let hears = pod.node.is_none_or(|node| !self.nodes[node].cut_from_api);

@@ -57,8 +57,11 @@ impl Sim<'_> {
             .filter(|seen| !seen.ended && !is_there(&seen.pod));
         let gone = gone.filter(|seen| seen.node.as_ref().is_some_and(ready));
         let gone: BTreeMap<&Uid, String> = gone.map(|seen| (&seen.pod, format!("gone {}", seen.pod))).collect();
+        let ready = world.pods.values().filter(|pod| pod.ready);
+        let ready: BTreeMap<&Uid, String> = ready.map(|pod| (&pod.uid, format!("ready {}", pod.uid))).collect();
         let seen: Vec<String> = (no_quorum.iter().chain(&kept).chain(&crashed))
             .chain(dead.values().chain(waits.values()).chain(gone.values()))
+            .chain(ready.values())
             .cloned()
             .collect();
         let now = self.now;
@@ -70,6 +73,7 @@ impl Sim<'_> {
             crash_replaced: of(&crashed),
             dead_nodes: dead.iter().map(|(node, what)| ((*node).clone(), time(what))).collect(),
             unscheduled: waits.iter().map(|(uid, what)| ((*uid).clone(), time(what))).collect(),
+            ready: ready.iter().map(|(uid, what)| ((*uid).clone(), time(what))).collect(),
             obeyed: gone.iter().map(|(uid, what)| ((*uid).clone(), time(what))).collect(),
         }
     }

@@ -64,6 +64,8 @@ pub(crate) struct Ledger {
     pub(crate) acknowledged: BTreeSet<u32>,
     /// A majority of volumes was lost: from then on writes may be lost too.
     pub(crate) majority_lost: bool,
+    /// Claims of members that a restore replaced.
+    pub(crate) replaced_claims: BTreeSet<Uid>,
     /// The user agreed, and those that are missing cannot come back soon: a survivor may become the cluster.
     pub(crate) consented: bool,
     /// The clusters that were founded for it.

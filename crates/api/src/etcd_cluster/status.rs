@@ -90,6 +90,9 @@ pub struct EtcdClusterStatus {
     /// Voters of the last member list that are not this cluster's pods; not set until a list was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_voters: Option<Vec<String>>,
+    /// Claims of members that restores replaced and that are still there. With `storage.retain: Retain` they stay.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub replaced_claims: Vec<ClaimRecord>,
     /// Claims that a recovery left, which are kept for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_claims: Option<OldClaims>,

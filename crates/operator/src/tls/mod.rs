@@ -417,7 +417,8 @@ impl Look<'_> {
                 .extend(role.authorities(sources.as_ref().unwrap_or(&one.issued)));
             trust.issued.extend(role.authorities(&one.issued));
             if let Some(at) = one.rotated {
-                let since = Duration::try_from(now.duration_since(at)).unwrap_or_default();
+                let by_the_clock = Duration::try_from(now.duration_since(at)).unwrap_or_default();
+                let since = by_the_clock.min(self.reader.seen_for(at));
                 trust.overlap_left = trust.overlap_left.max(overlap.saturating_sub(since));
             }
             // A certificate of another authority is not handed out before everybody trusts it.

@@ -28,6 +28,9 @@ pub(super) fn begin(view: &View<'_>) -> Option<Step> {
             .wake(LATER),
         );
     }
+    if let Some(refused) = super::upgrade_path::check_first(&view.version) {
+        return Some(Step::new(Work::Blocked, Reason::VersionRefused, refused));
+    }
     if let Some(words) = other_tls(view) {
         return Some(Step::new(Work::Blocked, Reason::AdoptedTlsDiffers, words).wake(LATER));
     }

@@ -97,7 +97,9 @@ pub(super) fn gone(view: &View<'_>, name: &MemberName) -> Option<Gone> {
         return Some(Gone::Ended);
     }
     let Some(node) = &seen.node else {
-        return (!seen.pod.0.is_empty()).then_some(Gone::NeverRan);
+        // Only the pod itself shows it: one that is gone may have been bound, and may run, since it was last seen.
+        let waits = now.is_some_and(|pod| pod.uid == seen.pod && pod.node.is_none());
+        return waits.then_some(Gone::NeverRan);
     };
     if view.world.ended_nodes.contains_key(node) {
         return Some(Gone::NodeEnded(node.clone()));

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use stateward_api::EtcdVersion;
 
 use super::intent::Intent;
-use super::record::{Record, RestoreStep, Restoring};
+use super::record::Record;
 use super::world::{Answer, Claim, Listed, MemberList, MemberName, Pod, Silence, Voice, World};
 
 /// A crash loop is judged only after so many restarts: one crash proves nothing.
@@ -192,15 +192,8 @@ pub fn judge<'a>(
 /// A claim of a member that a restore replaced, which the user keeps: nothing is done with it any more. Before the new cluster
 /// serves it is still the way back.
 fn is_kept(intent: &Intent, record: &Record, world: &World, name: &MemberName, claim: &Claim) -> bool {
-    let done = record
-        .restore
-        .as_ref()
-        .filter(|restore| restore.step == RestoreStep::Done);
-    let replaced = |restore: &Restoring| {
-        let mut old = restore.old_claims.iter();
-        restore.seed != *name && old.any(|(_, uid)| *uid == claim.uid)
-    };
-    intent.retain_claims && !world.pods.contains_key(name) && done.is_some_and(replaced)
+    let mut replaced = record.replaced_claims.iter();
+    intent.retain_claims && !world.pods.contains_key(name) && replaced.any(|(_, uid)| *uid == claim.uid)
 }
 
 /// What a pod was made from: wishes and version.

@@ -365,6 +365,7 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
     }
     gone::remember(intent, record, world);
     old_claims::forget(intent, record, world, now);
+    old_claims::remember_replaced(record, world);
     let Some(list) = &world.list else {
         if record.began() && !record.hibernating && record.quorum_lost.is_none() {
             record.quorum_lost = Some(now);

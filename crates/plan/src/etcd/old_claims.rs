@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::members::elapsed;
-use super::record::{OldClaims, Record};
+use super::record::{OldClaims, Record, RestoreStep};
 use super::world::{Claim, MemberName};
 use super::{Effect, Member, Note, Reason, View};
 
@@ -53,6 +53,20 @@ pub(super) fn is_all_that_is_left(view: &View<'_>, member: &Member<'_>) -> bool 
         && member.pod.is_none()
         && view.world.list.is_some()
         && member.claim.is_some_and(|claim| is_kept(view, &member.name, claim))
+}
+
+/// A restore that is done has replaced the members before it. Another one may follow, or be taken back, and their claims are
+/// still theirs.
+pub(super) fn remember_replaced(record: &mut Record, world: &super::World) {
+    let done = record.restore.iter().filter(|restore| restore.step == RestoreStep::Done);
+    let replaced = done.flat_map(|restore| {
+        let old = restore.old_claims.iter();
+        old.filter(|(name, _)| *name != restore.seed).cloned()
+    });
+    let new: Vec<_> = replaced.filter(|claim| !record.replaced_claims.contains(claim)).collect();
+    record.replaced_claims.extend(new);
+    let is_there = |name: &MemberName, uid: &super::Uid| world.claims.get(name).is_some_and(|claim| claim.uid == *uid);
+    record.replaced_claims.retain(|(name, uid)| is_there(name, uid));
 }
 
 /// What was kept for long enough and is gone need not be remembered.

@@ -24,9 +24,14 @@ pub(super) fn stop(member: &MemberName, pod: &Pod, how: Stop) -> Effect {
 
 /// The pod that comes after this member's pod must be one that the API server takes, or nothing is stopped.
 pub(super) fn successor(view: &View<'_>, member: &MemberName, tls: TlsStage) -> Effect {
+    try_out(view, member, Launch::Sealed, tls)
+}
+
+/// The API server takes this pod, or nothing that follows is done.
+pub(super) fn try_out(view: &View<'_>, member: &MemberName, launch: Launch, tls: TlsStage) -> Effect {
     Effect::TryPod {
         member: member.clone(),
-        launch: Launch::Sealed,
+        launch,
         version: view.new_pods.clone(),
         tls,
     }

@@ -50,6 +50,8 @@ pub struct Record {
     pub other_voters: Option<Vec<String>>,
     /// Claims that a recovery left.
     pub old_claims: Option<OldClaims>,
+    /// Claims of members that restores replaced and that are still there.
+    pub replaced_claims: Vec<(MemberName, Uid)>,
 }
 
 /// How many cluster IDs are remembered. Each restore from a backup makes one.

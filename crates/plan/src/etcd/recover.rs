@@ -280,12 +280,14 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
         return None;
     }
     let fence = gone::fence(view, survivor, Stop::Restart, true);
+    let only_member_is_taken = pods::try_out(view, survivor, Launch::ForceNew, view.stage_of(survivor));
     if !fence.waits.is_empty() {
         let words = fence.words(view);
         return Some(
             doing(format!(
                 "stopping all other members, so that none can come back into the new cluster: {words}"
             ))
+            .with((!fence.stop.is_empty()).then_some(only_member_is_taken))
             .with(fence.stop)
             .wake(LATER),
         );
@@ -296,7 +298,8 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
             Some(doing(format!("waiting for {survivor} to answer as the only member")).wake(SOON))
         }
         Some(pod) => Some(
-            doing(format!("restarting {survivor} as the only member")).with([pods::stop(survivor, pod, Stop::Restart)]),
+            doing(format!("restarting {survivor} as the only member"))
+                .with([only_member_is_taken, pods::stop(survivor, pod, Stop::Restart)]),
         ),
         None => {
             record.recovery = Some(Recovering {
@@ -320,11 +323,10 @@ fn seal(view: &View<'_>, record: &mut Record, survivor: &MemberName, alone: bool
             "waiting for {survivor} to stop; then it starts as an ordinary member"
         ))),
         Some(pod) if pod.launch == LaunchKind::ForceNew => Some(
-            doing(format!("restarting {survivor} as an ordinary member")).with([pods::stop(
-                survivor,
-                pod,
-                Stop::Restart,
-            )]),
+            doing(format!("restarting {survivor} as an ordinary member")).with([
+                pods::successor(view, survivor, view.stage_of(survivor)),
+                pods::stop(survivor, pod, Stop::Restart),
+            ]),
         ),
         Some(_) if alone => {
             record.recovery = None;

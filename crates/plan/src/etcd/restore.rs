@@ -23,6 +23,11 @@ pub(super) fn restore(view: &View<'_>, record: &mut Record) -> Option<Step> {
             if view.record.bootstrap.is_none() && view.world.list.is_some() {
                 return None; // A running cluster without its record is taken up first.
             }
+            if view.record.bootstrap.is_none()
+                && let Some(refused) = super::upgrade_path::check_first(&view.version)
+            {
+                return Some(Step::new(Work::Blocked, Reason::VersionRefused, refused));
+            }
             Some(begin(view, record, request, source))
         }
     }
@@ -126,10 +131,14 @@ fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
     let fence = super::gone::fence(view, seed, Stop::Replaced, restoring.recovery);
     if !fence.waits.is_empty() && !view.world.pods.contains_key(seed) {
         let words = fence.words(view);
+        // A spec that no pod can be made from must not end a cluster that serves.
+        let seed_is_taken = pods::try_out(view, seed, launch(restoring), view.stage);
+        let stop = fence.stop;
         return doing(format!(
             "stopping the old members; their claims are kept until the new cluster serves: {words}"
         ))
-        .with(fence.stop)
+        .with((!stop.is_empty()).then_some(seed_is_taken))
+        .with(stop)
         .wake(LATER);
     }
     let step = start_seed(view, record, restoring, fence.guard());
@@ -158,6 +167,13 @@ fn keep_from(record: &mut Record, before: &Restoring) {
     }
 }
 
+fn launch(restoring: &Restoring) -> Launch {
+    Launch::Restore {
+        token: restoring.token.clone(),
+        source: restoring.source.clone(),
+    }
+}
+
 fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring, guard: Option<Effect>) -> Step {
     let (world, seed) = (view.world, &restoring.seed);
     let (pod, claim) = (world.pods.get(seed), world.claims.get(seed));
@@ -180,10 +196,7 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring, guard
         }
         effects.push(Effect::CreatePod {
             member: seed.clone(),
-            launch: Launch::Restore {
-                token: restoring.token.clone(),
-                source: restoring.source.clone(),
-            },
+            launch: launch(restoring),
             version: view.new_pods.clone(),
             tls: view.stage,
         });

@@ -161,9 +161,13 @@ fn not_ready_for_long<'a>(view: &'a View<'_>) -> Option<(&'a super::MemberName, 
     view.voters()
         .filter(|member| member.pod.is_some_and(|pod| !outdated(view, pod)))
         .filter_map(|member| {
-            let since = member.pod.filter(|pod| pod.ready).and_then(|pod| pod.ready_since);
-            let left = match since {
-                Some(since) => wanted.saturating_sub(super::members::elapsed(since, view.now)),
+            let pod = member.pod.filter(|pod| pod.ready);
+            let left = match pod.and_then(|pod| Some((pod, pod.ready_since?))) {
+                Some((pod, since)) => {
+                    let by_the_clock = super::members::elapsed(since, view.now);
+                    let watched = view.world.watched.ready.get(&pod.uid).copied().unwrap_or_default();
+                    wanted.saturating_sub(by_the_clock.min(watched))
+                }
                 None => wanted,
             };
             Some((&member.name, left)).filter(|(_, left)| !left.is_zero())

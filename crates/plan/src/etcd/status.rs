@@ -116,6 +116,7 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
         },
         last_seen: last_seen(status),
         other_voters: status.other_voters.clone(),
+        replaced_claims: claims(&status.replaced_claims),
         old_claims: status.old_claims.as_ref().and_then(|old| {
             Some(OldClaims {
                 claims: claims(&old.claims),
@@ -256,6 +257,7 @@ pub fn status(
     new.cluster_ids = record.cluster_ids.iter().map(ToString::to_string).collect();
     new.last_seen = record.last_seen.iter().map(member_seen).collect();
     new.other_voters = record.other_voters.clone();
+    new.replaced_claims = claim_records(&record.replaced_claims);
     new.old_claims = record.old_claims.as_ref().map(|old| api::OldClaims {
         claims: claim_records(&old.claims),
         served_at: Some(Time(old.served)),
@@ -576,6 +578,7 @@ mod tests {
             )]
             .into(),
             other_voters: Some(vec!["old-0".into()]),
+            replaced_claims: vec![("c".into(), Uid("w".into()))],
             old_claims: Some(OldClaims {
                 claims: vec![("b".into(), Uid("u".into()))],
                 served: "2026-01-01T00:00:00Z".parse().expect("a time"),

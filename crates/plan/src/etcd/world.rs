@@ -147,6 +147,8 @@ pub struct Watched {
     pub old_claims: Duration,
     /// The last member that was replaced because it crashed, at the moment that the record names.
     pub crash_replaced: Duration,
+    /// A pod is ready.
+    pub ready: BTreeMap<Uid, Duration>,
 }
 
 /// The EtcdBackup that is kept for `spec.backup`, as it was found.

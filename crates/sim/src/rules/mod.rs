@@ -64,7 +64,8 @@ fn healthy(world: &World, member: &MemberName, listed: &Listed) -> bool {
 
 /// A claim of a member that a restore replaced, where the user keeps such claims.
 pub(crate) fn is_retained(intent: &Intent, record: &Record, claim: &Uid) -> bool {
-    let mut old = record.restore.iter().flat_map(|restore| &restore.old_claims);
+    let old = record.restore.iter().flat_map(|restore| &restore.old_claims);
+    let mut old = old.chain(&record.replaced_claims);
     intent.retain_claims && old.any(|(_, uid)| uid == claim)
 }
 

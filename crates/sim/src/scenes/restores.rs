@@ -57,6 +57,55 @@ fn a_restore_that_is_taken_back_in_time_leaves_the_old_cluster() {
     assert_eq!((ids(&sim), cluster_id(&sim)), (before, cluster));
 }
 
+#[test]
+fn a_restore_whose_pods_are_refused_stops_nobody() {
+    // given a cluster that serves, and a spec that no pod can be made from
+    let mut sim = at_rest(24);
+    let (before, starts) = (ids(&sim), sim.incarnations);
+    let backup = sim.take_backup();
+    sim.edit(|intent| intent.template = "t1-bad-label".into());
+    // when a restore is asked for
+    let restore = sim.ask_for_restore(backup, true);
+    pass(&mut sim, 5 * MINUTE);
+    // then nobody is stopped, and it is done when the spec is corrected
+    assert_eq!((ids(&sim), sim.incarnations), (before, starts));
+    sim.edit(|intent| intent.template = "t2".into());
+    rests(&mut sim);
+    assert!(restored(&sim, restore));
+}
+
+#[test]
+fn retained_claims_outlast_a_second_restore_that_is_taken_back() {
+    // given a cluster that a restore replaced, where the user keeps claims
+    let profile = Profile {
+        retain_claims: true,
+        ..Profile::gentle()
+    };
+    let mut sim = Sim::new(25, profile, &REAL, true);
+    sim.create_cluster(three());
+    sim.wake_operator(0, 5);
+    rests(&mut sim);
+    sim.calm = false;
+    let backup = sim.take_backup();
+    let first = sim.ask_for_restore(backup, true);
+    pass(&mut sim, MINUTE);
+    rests(&mut sim);
+    sim.calm = false;
+    assert!(restored(&sim, first));
+    let kept = sim.kube.now.claims.len();
+    assert_eq!(kept, 6);
+    // when a second one begins and is taken back
+    let backup = sim.take_backup();
+    let second = sim.ask_for_restore(backup, true);
+    until(&mut sim, "begin the second restore", |sim| {
+        sim.present().is_some_and(|(_, record)| record.restoring().is_some())
+    });
+    sim.delete_restore(second);
+    rests(&mut sim);
+    // then the claims of the first one's predecessors are still there
+    assert_eq!(sim.kube.now.claims.len(), kept);
+}
+
 /// The EtcdRestore is deleted between the plan that rests on it and the write of the record.
 fn taken_back_behind_the_plan(subject: &Subject) -> Sim<'_> {
     let mut sim = Sim::new(21, Profile::gentle(), subject, true);
