@@ -196,14 +196,19 @@ impl Sim<'_> {
                 }
             )
         };
-        if plan.effects.iter().any(disarms) && !self.ledger.majority_lost {
-            let lines = voters(&self.ledger.conf);
-            let contents: BTreeSet<_> = lines
-                .map(|line| self.data_of_member(line).map(|data| data.content))
-                .collect();
-            if contents.len() > 1 {
-                self.break_rule(name::AGREEMENT, "CORRUPT is disarmed while members' data differs");
-            }
+        if plan.effects.iter().any(disarms) {
+            self.check_agreement();
+        }
+    }
+
+    /// What is disarmed next, or planned to be, is disarmed on data that agrees.
+    pub(crate) fn check_agreement(&mut self) {
+        let lines = voters(&self.ledger.conf);
+        let contents: BTreeSet<_> = lines
+            .map(|line| self.data_of_member(line).map(|data| data.content))
+            .collect();
+        if contents.len() > 1 && !self.ledger.majority_lost {
+            self.break_rule(name::AGREEMENT, "CORRUPT is disarmed while members' data differs");
         }
     }
 

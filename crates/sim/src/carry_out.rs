@@ -8,6 +8,7 @@ use stateward_plan::etcd::{Effect, Intent, Launch, LaunchKind, MemberName, Pod, 
 use crate::guards::Seen;
 use crate::kube::Cluster;
 use crate::queue::{Event, stamp};
+use crate::rules::name;
 use crate::sim::Sim;
 
 impl Sim<'_> {
@@ -90,7 +91,14 @@ impl Sim<'_> {
                 });
                 Ok(())
             }
-            Effect::CheckNodesEnded { .. } => Ok(()), // Its guard has looked.
+            Effect::CheckNodesEnded { nodes } => {
+                // Its guard has looked. What follows begins another history.
+                let ended = &self.kube.now.ended_nodes;
+                if nodes.iter().any(|node| !ended.contains_key(node)) {
+                    self.break_rule(name::EVIDENCE, "the nodes of members that are given up are there");
+                }
+                Ok(())
+            }
             Effect::RelabelPod { member, .. } => {
                 let id = self.pod_for(member, world, &precondition)?.id;
                 let metadata = intent.metadata.clone();
@@ -165,7 +173,15 @@ impl Sim<'_> {
             Effect::Compact { cluster: of } | Effect::Defragment { cluster: of, .. } => {
                 self.leader_for_operator(*of).map(drop)
             }
-            Effect::CompareAgain { .. } => Ok(()), // Its guard has compared.
+            Effect::CompareAgain { hashes, .. } => {
+                // Its guard has compared. Where all were the same, the alarm is disarmed next.
+                let mut hashes = hashes.values().map(|hash| &hash.hash);
+                let first = hashes.next();
+                if hashes.all(|hash| Some(hash) == first) {
+                    self.check_agreement();
+                }
+                Ok(())
+            }
             Effect::Disarm { id, alarm, cluster: of } => self.disarm(*of, *id, *alarm),
             Effect::EnableDowngrade { to, cluster: of } => {
                 self.leader_for_operator(*of)?;

@@ -149,10 +149,12 @@ fn claim_records(claims: &[(MemberName, Uid)]) -> Vec<ClaimRecord> {
 /// member without one nothing is known, and that is not the same as one that never ran.
 fn last_seen(status: &EtcdClusterStatus) -> BTreeMap<MemberName, LastSeen> {
     let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    // Earlier versions wrote neither of the two fields; what they knew of a member's place is in its line.
+    let is_of_earlier = status.last_seen.is_empty() && status.other_voters.is_none();
     let of_earlier = status
         .member_statuses
         .iter()
-        .filter(|member| status.last_seen.is_empty() && !member.id.is_empty());
+        .filter(|member| is_of_earlier && !member.id.is_empty());
     let mut all: BTreeMap<MemberName, LastSeen> = of_earlier
         .map(|member| {
             let seen = LastSeen {

@@ -7,7 +7,7 @@ use stateward_api::EtcdVersion;
 use stateward_plan::etcd::guard::Kind;
 use stateward_plan::etcd::{Alarm, ClusterId, Effect, Intent, MemberId, MemberName, NodeEnd, Recovery, Stop, plan};
 
-use super::recovery_scenes::{backed_up, cut_off, two};
+use super::recovery_scenes::{backed_up, names, two};
 use super::scenes::{
     self, MINUTE, after, at_rest, at_rest_with_tls, begins, followers, impatient, pass, three, until, until_about_to,
 };
@@ -47,7 +47,7 @@ fn of(kind: Kind) -> Mutant {
         Kind::OutOfList => scene("without OutOfList", a_member_that_is_added_again, &[name::DATA]),
         Kind::Unstarted => scene("without Unstarted", a_member_that_starts_after_all, &[name::DATA]),
         Kind::SameData => scene("without SameData", data_that_differs_by_now, &[name::AGREEMENT]),
-        Kind::NodesEnded => scene("without NodesEnded", nodes_that_are_back, &[name::ONE_CLUSTER]),
+        Kind::NodesEnded => scene("without NodesEnded", nodes_that_are_back, &[name::EVIDENCE]),
         Kind::AllTrust => scene("without AllTrust", a_pod_that_does_not_trust, &[name::TRUST]),
         Kind::VouchersStay => scene("without VouchersStay", old_certificates_are_back, &[name::TRUST]),
         Kind::AllSeen => scene("without AllSeen", a_pod_that_was_not_looked_at, &[name::TRUST]),
@@ -83,20 +83,28 @@ fn a_rotation_behind_a_new_pod(subject: &Subject) -> Option<Violation> {
     })
 }
 
-/// The nodes of a majority seem to be deleted, and are there again when the survivor is about to become the cluster.
+/// A majority is lost with its nodes and its claims. The nodes are there again when the survivor is about to become the
+/// cluster.
 pub(super) fn nodes_that_are_back(subject: &Subject) -> Option<Violation> {
     let recovery = Recovery::FromSurvivor(Duration::from_secs(5));
     after(backed_up(subject, recovery, false), |sim| {
         let members = two(sim);
-        let nodes = cut_off(sim, &members);
-        for node in &nodes {
+        let called = names(sim, &members);
+        let nodes: Vec<usize> = members.iter().map(|id| sim.processes[id].node).collect();
+        for (node, (id, name)) in nodes.iter().zip(members.iter().zip(&called)) {
+            sim.node_down(*node);
+            sim.nodes[*node].gone = true;
             sim.kube.ended_nodes_mut().insert(node_name(*node), NodeEnd::Deleted);
+            sim.delete_claim(name);
+            sim.remove_pod(*id);
         }
+        sim.judge_loss(false);
         until_about_to(sim, |effect| matches!(effect, Effect::CheckNodesEnded { .. }));
         for node in &nodes {
+            sim.nodes[*node].gone = false;
             sim.kube.ended_nodes_mut().remove(&node_name(*node));
         }
-        pass(sim, MINUTE);
+        pass(sim, 1000);
         Some(())
     })
 }

@@ -190,6 +190,13 @@ mod tests {
     }
 
     #[test]
+    fn with_all_guards_their_scenes_break_nothing() {
+        for scene in guards::all().iter().filter_map(|mutant| mutant.scene) {
+            assert_eq!(scene(&crate::subject::REAL).map(|broken| broken.rule), None);
+        }
+    }
+
+    #[test]
     fn each_rule_catches_one_that_no_other_rule_catches() {
         let all = all();
         for rule in crate::rules::name::ALL {
