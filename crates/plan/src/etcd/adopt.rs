@@ -208,3 +208,49 @@ fn silence((name, voice): (&MemberName, &Voice)) -> Option<String> {
         Voice::Answered(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::testing::{Given, nothing, three};
+
+    const OLD: &str = "http://old-0:2379";
+
+    /// Three members of ours have joined `old-0`, which somebody else made.
+    fn joined() -> Given {
+        let given = three()
+            .spec(|intent| intent.adopt = vec![OLD.into()])
+            .answers(OLD, MemberId(7));
+        given.world(|world| {
+            world.list.as_mut().expect("a list").members.push(Listed {
+                id: MemberId(7),
+                name: Some("old-0".into()),
+                peer_urls: vec!["http://old-0:2380".into()],
+                learner: false,
+            });
+        })
+    }
+
+    #[test]
+    fn nothing_is_founded_while_the_cluster_to_adopt_does_not_answer() {
+        let given = nothing().spec(|intent| intent.adopt = vec![OLD.into()]).silent(OLD);
+        given.then(Reason::WaitingForAdopted, &[]);
+    }
+
+    #[test]
+    fn old_members_leave_only_with_the_users_word() {
+        joined().then(Reason::WaitingForRelease, &[]);
+        let released = joined().spec(|intent| intent.release_adopted = true);
+        released.then(
+            Reason::ReleasingMember,
+            &["let member old-0 (7) go, which was taken over"],
+        );
+    }
+
+    #[test]
+    fn an_old_leader_hands_over_before_it_leaves() {
+        let given = joined().spec(|intent| intent.release_adopted = true);
+        let given = given.world(|world| world.list.as_mut().expect("a list").leader = Some(MemberId(7)));
+        given.then(Reason::MovingLeadership, &["move leadership from 7 to 1"]);
+    }
+}

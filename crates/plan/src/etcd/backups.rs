@@ -111,6 +111,7 @@ pub(super) fn before_upgrade(view: &View<'_>) -> Option<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::etcd::testing::three;
     use crate::etcd::world::UpgradeBackup;
 
     fn intent(version: &str) -> Intent {
@@ -171,5 +172,50 @@ mod tests {
         let mut skips = intent("3.6.16");
         skips.backup_first = false;
         assert_eq!(hold(&skips, &mut record, &world, version("3.6.16")), version("3.6.16"));
+    }
+
+    #[test]
+    fn the_backup_of_the_spec_is_kept_and_taken_away() {
+        use crate::etcd::Uid;
+        let hash = || Some("wanted".to_owned());
+        let ours = |hash: &str| KeptBackup::Ours {
+            uid: Uid("b".into()),
+            hash: hash.into(),
+        };
+        for (wanted, there, reason, effects) in [
+            (
+                hash(),
+                KeptBackup::None,
+                Reason::AsExpected,
+                &["apply the EtcdBackup of spec.backup"][..],
+            ),
+            (
+                hash(),
+                ours("old"),
+                Reason::AsExpected,
+                &["apply the EtcdBackup of spec.backup"],
+            ),
+            (hash(), ours("wanted"), Reason::AsExpected, &[]),
+            (
+                None,
+                ours("old"),
+                Reason::AsExpected,
+                &["delete the EtcdBackup of spec.backup (uid b)"],
+            ),
+            (hash(), KeptBackup::Theirs, Reason::BackupNameTaken, &[]),
+        ] {
+            let given = three().spec(|intent| intent.backup = wanted);
+            given.world(|world| world.kept_backup = there).then(reason, effects);
+        }
+    }
+
+    #[test]
+    fn an_upgrade_begins_with_a_backup() {
+        let given = three().spec(|intent| (intent.version, intent.backup_first) = (version("3.6.16"), true));
+        let plan = given.then(
+            Reason::BackupFirst,
+            &["create EtcdBackup c-before-3.6.16-new before the upgrade to 3.6.16"],
+        );
+        assert_eq!(plan.record.target, Some(version("3.5.35")));
     }
 }

@@ -212,3 +212,55 @@ fn lost_its_memory<'a>(view: &View<'_>, bootstrap: &'a Bootstrapped) -> Vec<&'a 
         Vec::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::testing::{nothing, three, with_spec};
+
+    #[test]
+    fn a_new_cluster_begins_with_one_member_that_is_recorded_first() {
+        let plan = nothing().then(
+            Reason::StartingFirstMember,
+            &["create the claim of c-new", "create pod c-new (Seed, etcd 3.5.35)"],
+        );
+        let recorded = plan.record.bootstrap.expect("a record");
+        assert_eq!((recorded.first, recorded.cluster), (vec!["c-new".into()], None));
+    }
+
+    #[test]
+    fn without_a_record_nothing_begins_beside_what_is_there() {
+        for (what, given, reason) in [
+            (
+                "claims of this cluster",
+                three().world(|world| world.pods.clear()),
+                Reason::RecordMissing,
+            ),
+            (
+                "claims of an earlier cluster",
+                nothing().world(|world| world.foreign_claims.push("c-old".into())),
+                Reason::OldClaimsPresent,
+            ),
+            (
+                "a pod of somebody else",
+                nothing().world(|world| world.conflicts.push("Pod c-new".into())),
+                Reason::NameTaken,
+            ),
+        ] {
+            let given = given.record(|record| *record = Record::default()).without_quorum();
+            let plan = given.then(reason, &[]);
+            assert!(plan.record.bootstrap.is_none(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_running_cluster_without_a_record_is_taken_up_again() {
+        let given = three().record(|record| *record = Record::default());
+        assert!(given.then(Reason::Adopted, &[]).record.began());
+    }
+
+    #[test]
+    fn a_version_that_corrupts_data_is_not_begun_with() {
+        with_spec(serde_json::json!({"size": 3, "version": "3.5.1"})).then(Reason::VersionRefused, &[]);
+    }
+}

@@ -143,6 +143,8 @@ fn leader_last<'a>(view: &'a View<'_>) -> impl Iterator<Item = (super::MemberNam
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::etcd::MemberId;
+    use crate::etcd::testing::three;
 
     #[test]
     fn a_schedule_is_due_for_an_hour() {
@@ -153,5 +155,39 @@ mod tests {
         assert_eq!(due("0 3 * * *", at("2026-11-15T03:59:59Z")), Some(three));
         assert_eq!(due("0 3 * * *", at("2026-11-15T04:00:00Z")), None);
         assert_eq!(due("*/30 * * * *", at("2026-11-15T03:10:00Z")), Some(three));
+    }
+
+    #[test]
+    fn space_is_given_back_member_by_member_the_leader_last() {
+        let given = three().world(|world| world.alarms.extend([(MemberId(2), Alarm::NoSpace)]));
+        given.then(
+            Reason::NoSpace,
+            &[
+                "compact",
+                "defragment c-b",
+                "defragment c-c",
+                "defragment c-a",
+                "disarm NoSpace of 2",
+            ],
+        );
+        // Not while somebody does not answer.
+        given.silent("c-b").then(Reason::NoSpace, &[]);
+    }
+
+    #[test]
+    fn claims_grow_and_never_shrink() {
+        let of = |requested| {
+            three().world(|world| {
+                for claim in world.claims.values_mut() {
+                    claim.requested = requested;
+                }
+            })
+        };
+        let wanted =
+            |given: crate::etcd::testing::Given| given.spec(|intent| intent.storage = Storage::Durable { bytes: 8 });
+        wanted(of(8)).then(Reason::AsExpected, &[]);
+        wanted(of(9)).then(Reason::AsExpected, &[]);
+        let grown = ["c-a", "c-b", "c-c"].map(|name| format!("grow the claim of {name} to 8 bytes"));
+        wanted(of(7)).then(Reason::GrowingClaims, &grown.each_ref().map(String::as_str));
     }
 }

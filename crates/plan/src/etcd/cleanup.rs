@@ -36,3 +36,38 @@ pub(super) fn clean_up(view: &View<'_>) -> Option<Step> {
         .wake(LATER)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::etcd::Reason;
+    use crate::etcd::testing::three;
+
+    #[test]
+    fn what_is_left_of_a_member_goes_by_uid_when_the_list_lacks_it() {
+        let given = three().with_objects("c-old");
+        given.then(
+            Reason::CleaningUp,
+            &[
+                "delete pod c-old (Gone, uid pod-c-old)",
+                "delete the claim of c-old (uid claim-c-old)",
+            ],
+        );
+    }
+
+    #[test]
+    fn without_a_proven_list_nothing_is_deleted() {
+        let given = three().with_objects("c-old").without_quorum();
+        given.then(Reason::WaitingForQuorum, &[]);
+    }
+
+    #[test]
+    fn a_pod_on_a_dead_node_is_not_waited_for() {
+        let given = three().with_objects("c-old").pod("c-old", |pod| pod.terminating = true);
+        let given = given.world(|world| {
+            let now = jiff::Timestamp::UNIX_EPOCH;
+            world.dead_nodes.insert("node-of-c-old".into(), now);
+            world.claims.remove(&"c-old".into());
+        });
+        given.then(Reason::CleaningUp, &["delete pod c-old (Force, uid pod-c-old)"]);
+    }
+}

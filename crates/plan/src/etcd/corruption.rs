@@ -174,3 +174,77 @@ fn name(view: &View<'_>, listed: &Listed) -> String {
     let name = owner(view.intent, listed).or_else(|| listed.name.clone());
     name.map_or_else(|| listed.id.to_string(), |name| name.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::DataHash;
+    use crate::etcd::testing::{Given, three};
+
+    /// CORRUPT is raised, and the members' data has these hashes.
+    fn hashes(hashes: [u32; 3]) -> Given {
+        three().world(|world| {
+            world.alarms.insert((MemberId(0), Alarm::Corrupt));
+            let known = (1..).map(MemberId).zip(hashes).map(|(id, hash)| {
+                let (revision, compact_revision) = (7, 0);
+                (
+                    id,
+                    DataHash {
+                        revision,
+                        compact_revision,
+                        hash,
+                    },
+                )
+            });
+            world.hashes = known.collect();
+        })
+    }
+
+    #[test]
+    fn the_majority_has_the_data_of_the_cluster() {
+        for (given, reason, effects) in [
+            (
+                "all are the same",
+                [1, 1, 1],
+                Reason::ComparingData,
+                &["compare the data of 3 members again", "disarm Corrupt of 0"][..],
+            ),
+            (
+                "a follower differs",
+                [1, 1, 2],
+                Reason::ReplacingMember,
+                &["compare the data of 3 members again", "remove member c-c (3)"],
+            ),
+            (
+                "the leader differs",
+                [2, 1, 1],
+                Reason::ComparingData,
+                &["move leadership from 1 to 3"],
+            ),
+            ("nobody has a majority", [1, 2, 3], Reason::DataDiffers, &[]),
+        ]
+        .map(|(what, given, reason, effects)| ((what, hashes(given)), reason, effects))
+        {
+            println!("{}", given.0);
+            given.1.then(reason, effects);
+        }
+    }
+
+    #[test]
+    fn members_of_different_versions_are_not_compared_and_a_roll_goes_on() {
+        let given = hashes([1, 1, 2]).pod("c-b", |pod| pod.template = "old".into());
+        let given = given.world(|world| {
+            let other = world.voices.get_mut(&"c-b".into());
+            if let Some(crate::etcd::Voice::Answered(answer)) = other {
+                answer.version = crate::etcd::testing::version("3.5.16");
+            }
+        });
+        given.then(
+            Reason::RollingRestart,
+            &[
+                "try pod c-b (etcd 3.5.35) without making it",
+                "delete pod c-b (Restart, uid pod-c-b)",
+            ],
+        );
+    }
+}

@@ -76,3 +76,58 @@ pub(super) fn before_promotion(view: &View<'_>) -> Option<Step> {
             .all(|member| member.listed.is_none_or(|listed| !listed.learner) || member.is_healthy());
     if can { grow(view) } else { None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::testing::{three, version};
+
+    #[test]
+    fn a_member_is_added_to_the_list_before_its_pod_is_made() {
+        let given = three().spec(|intent| intent.size = 5);
+        given.then(
+            Reason::AddingMembers,
+            &[
+                "add c-new as a learner",
+                "create the claim of c-new",
+                "create pod c-new (Join, etcd 3.5.35)",
+            ],
+        );
+    }
+
+    #[test]
+    fn nobody_is_added_while_a_voter_does_not_answer() {
+        let given = three().spec(|intent| intent.size = 5).silent("c-b");
+        given.then(Reason::WaitingForHealth, &[]);
+    }
+
+    #[test]
+    fn a_marked_member_gets_its_successor_before_it_leaves() {
+        let given = three().pod("c-b", |pod| pod.marked_to_leave = true);
+        given.then(
+            Reason::AddingMembers,
+            &[
+                "try pod c-new (etcd 3.5.35) without making it",
+                "add c-new as a learner",
+                "create the claim of c-new",
+                "create pod c-new (Join, etcd 3.5.35)",
+            ],
+        );
+    }
+
+    #[test]
+    fn where_etcd_takes_several_learners_the_next_is_added_before_a_promotion() {
+        for (etcd, reason) in [("3.5.35", Reason::PromotingLearner), ("3.6.16", Reason::AddingMembers)] {
+            let mut given = three()
+                .spec(|intent| intent.size = 5)
+                .listed("c-c", |line| line.learner = true);
+            given.intent.version = version(etcd);
+            given.record.current = Some(version(etcd));
+            given.record.target = Some(version(etcd));
+            for pod in given.world.pods.values_mut() {
+                pod.version = version(etcd);
+            }
+            assert_eq!(given.plan().report.progressing.reason, reason, "{etcd}");
+        }
+    }
+}

@@ -49,3 +49,32 @@ pub(super) fn hibernate(view: &View<'_>, record: &mut Record) -> Option<Step> {
         .with(stop),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::etcd::testing::three;
+    use crate::etcd::{Reason, Storage};
+
+    #[test]
+    fn all_pods_stop_and_all_claims_stay() {
+        let plan = three().spec(|intent| intent.hibernate = true).then(
+            Reason::Hibernating,
+            &[
+                "delete pod c-a (Hibernate, uid pod-c-a)",
+                "delete pod c-b (Hibernate, uid pod-c-b)",
+                "delete pod c-c (Hibernate, uid pod-c-c)",
+            ],
+        );
+        assert!(plan.record.hibernating && !plan.report.degraded.holds);
+    }
+
+    #[test]
+    fn a_cluster_without_durable_data_does_not_sleep() {
+        let given = three().spec(|intent| {
+            intent.hibernate = true;
+            intent.storage = Storage::Ephemeral;
+        });
+        let plan = given.then(Reason::CannotHibernate, &[]);
+        assert!(plan.report.degraded.holds);
+    }
+}

@@ -215,3 +215,43 @@ fn begin_elsewhere(view: &View<'_>, list: &[Listed], name: &MemberName) -> Optio
             .wake(LATER),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::testing::three;
+
+    #[test]
+    fn a_learner_that_has_caught_up_is_sealed_and_promoted() {
+        let given = three().listed("c-c", |line| line.learner = true);
+        let given = given.pod("c-c", |pod| pod.launch = LaunchKind::Join);
+        given.then(Reason::PromotingLearner, &["seal c-c", "promote c-c (3)"]);
+    }
+
+    #[test]
+    fn a_learner_that_does_not_answer_is_waited_for() {
+        let given = three().listed("c-c", |line| line.learner = true).silent("c-c");
+        assert!(given.then(Reason::WaitingForLearner, &[]).awaits_word);
+    }
+
+    #[test]
+    fn a_member_that_was_added_is_started_with_the_list_of_now() {
+        let given = three()
+            .listed("c-c", |line| (line.name, line.learner) = (None, true))
+            .without_pod("c-c");
+        given.then(Reason::StartingMember, &["create pod c-c (Join, etcd 3.5.35)"]);
+    }
+
+    #[test]
+    fn a_pod_that_was_made_for_another_list_starts_again() {
+        let given = three()
+            .listed("c-c", |line| (line.name, line.learner) = (None, true))
+            .silent("c-c");
+        let given = given.pod("c-c", |pod| {
+            pod.launch = LaunchKind::Join;
+            pod.initial_cluster = vec!["c-a".into(), "c-c".into()];
+            pod.running = false;
+        });
+        given.then(Reason::RestartingJoin, &["delete pod c-c (Restart, uid pod-c-c)"]);
+    }
+}

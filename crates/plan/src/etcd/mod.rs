@@ -39,6 +39,8 @@ mod services;
 mod shrink;
 mod size;
 pub mod status;
+#[cfg(test)]
+mod testing;
 mod trouble;
 mod upgrade;
 mod upgrade_path;

@@ -362,3 +362,57 @@ fn lost_its_node(view: &View<'_>, survivor: &MemberName) -> Step {
         None => doing(gone::advice(view, &[survivor])),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::testing::{Given, three};
+
+    /// Two of three members are lost with their volumes.
+    fn two_are_lost() -> Given {
+        three().lost("c-b").lost("c-c").without_quorum()
+    }
+
+    #[test]
+    fn without_consent_the_loss_is_reported_and_nothing_is_changed() {
+        let plan = two_are_lost().then(Reason::QuorumLost, &[]);
+        assert!(plan.report.degraded.holds && plan.record.recovery.is_none());
+        assert!(
+            plan.report.waiting.contains("survivors: c-a (index 100)"),
+            "{}",
+            plan.report.waiting
+        );
+    }
+
+    #[test]
+    fn with_consent_the_survivor_becomes_the_cluster() {
+        let given = two_are_lost().spec(|intent| intent.recovery = Recovery::FromSurvivor(Duration::ZERO));
+        let plan = given.then(Reason::RecoveringFromSurvivor, &[]);
+        // The record comes first; then it is started as the only member.
+        let recorded = plan.record.recovery.clone().expect("a record");
+        assert_eq!((recorded.survivor, recorded.started), ("c-a".into(), false));
+        let given = given.record(|record| *record = plan.record);
+        given.then(
+            Reason::RecoveringFromSurvivor,
+            &["delete pod c-a (Restart, uid pod-c-a)"],
+        );
+        let given = given.without_pod("c-a");
+        given.then(
+            Reason::RecoveringFromSurvivor,
+            &["create pod c-a (ForceNew, etcd 3.5.35)"],
+        );
+    }
+
+    #[test]
+    fn from_a_backup_there_must_be_one() {
+        let given = two_are_lost().spec(|intent| intent.recovery = Recovery::FromBackup(Duration::ZERO));
+        given.then(Reason::NoBackup, &[]);
+    }
+
+    #[test]
+    fn members_that_are_only_away_come_back_first() {
+        let given = two_are_lost().spec(|intent| intent.recovery = Recovery::FromSurvivor(Duration::ZERO));
+        let given = given.without_pod("c-a");
+        given.then(Reason::QuorumLost, &["create pod c-a (Sealed, etcd 3.5.35)"]);
+    }
+}

@@ -119,3 +119,47 @@ fn held_back(view: &View<'_>) -> Option<Duration> {
     let passed = elapsed(last.at, view.now).min(view.world.watched.crash_replaced);
     pause.checked_sub(passed).filter(|left| !left.is_zero())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::testing::{MINUTE, crashes, three};
+
+    #[test]
+    fn a_member_that_is_proven_lost_leaves_the_list() {
+        for given in [
+            // Its claim is gone.
+            three().lost("c-b"),
+            // Its volume is empty: etcd says so.
+            three()
+                .silent("c-b")
+                .pod("c-b", |pod| crashes(pod, "cannot fetch cluster info from peer urls")),
+            // Its data cannot be read.
+            three()
+                .silent("c-b")
+                .pod("c-b", |pod| crashes(pod, "walpb: crc mismatch")),
+        ] {
+            given.then(Reason::ReplacingMember, &["remove member c-b (2)"]);
+        }
+    }
+
+    #[test]
+    fn one_that_does_not_answer_is_not_lost() {
+        three().silent("c-b").then(Reason::WaitingForMember, &[]);
+    }
+
+    #[test]
+    fn it_waits_while_the_others_would_be_no_quorum() {
+        three().lost("c-b").silent("c-c").then(Reason::WaitingToReplace, &[]);
+    }
+
+    #[test]
+    fn crashes_that_a_replacement_did_not_end_are_left_to_a_person() {
+        let given = three()
+            .silent("c-b")
+            .pod("c-b", |pod| crashes(pod, "no words that are known"));
+        let plan = given.then(Reason::ReplacingMember, &["remove member c-b (2)"]);
+        let given = given.record(|record| record.crash_replaced = plan.record.crash_replaced);
+        assert!(given.then(Reason::CrashesAgain, &[]).wake <= Some(10 * MINUTE));
+    }
+}

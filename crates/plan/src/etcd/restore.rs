@@ -266,3 +266,63 @@ fn begin_again(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> S
     });
     doing(words).wake(Duration::ZERO)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::Uid;
+    use crate::etcd::testing::{Given, nothing, three};
+
+    fn asked(given: Given, state: RequestState) -> Given {
+        given.world(|world| {
+            world.restores.push(RestoreRequest {
+                uid: Uid("restore".into()),
+                name: "back".into(),
+                recovery: false,
+                state,
+            });
+        })
+    }
+
+    fn proven() -> RequestState {
+        RequestState::Proven(Box::new(RestoreSource {
+            location: "bucket/file".into(),
+            revision: 7,
+            ..RestoreSource::default()
+        }))
+    }
+
+    #[test]
+    fn a_running_cluster_is_touched_only_for_a_proven_backup() {
+        asked(three(), RequestState::Fetching).then(Reason::AsExpected, &[]);
+        asked(three(), RequestState::Failed("it ends early".into())).then(Reason::AsExpected, &[]);
+        // Recorded first, then the old members are stopped, and their claims stay.
+        let given = asked(three(), proven());
+        let plan = given.then(Reason::Restoring, &[]);
+        assert!(plan.record.restoring().is_some());
+        given.record(|record| *record = plan.record).then(
+            Reason::Restoring,
+            &[
+                "delete pod c-a (Replaced, uid pod-c-a)",
+                "delete pod c-b (Replaced, uid pod-c-b)",
+                "delete pod c-c (Replaced, uid pod-c-c)",
+            ],
+        );
+    }
+
+    #[test]
+    fn the_new_cluster_starts_from_the_backup_when_the_old_members_have_stopped() {
+        let given = asked(nothing(), proven());
+        let plan = given.then(Reason::Restoring, &[]);
+        given.record(|record| *record = plan.record).then(
+            Reason::Restoring,
+            &["create the claim of c-new", "create pod c-new (Restore, etcd 3.5.35)"],
+        );
+    }
+
+    #[test]
+    fn a_new_cluster_does_not_begin_empty_while_a_restore_of_it_waits() {
+        asked(nothing(), RequestState::Fetching).then(Reason::WaitingForRestore, &[]);
+        asked(nothing(), RequestState::Failed("no such file".into())).then(Reason::RestoreFailed, &[]);
+    }
+}

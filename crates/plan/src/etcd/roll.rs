@@ -183,3 +183,60 @@ fn finish(view: &View<'_>, record: &mut Record) {
         record.ready_for = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::testing::{Given, three, version};
+
+    /// These pods were made from other settings.
+    fn outdated_pods(names: &[&str]) -> Given {
+        let old = |given: Given, name: &&str| given.pod(name, |pod| pod.template = "old".into());
+        names.iter().fold(three(), old)
+    }
+
+    #[test]
+    fn one_follower_is_restarted_at_a_time() {
+        outdated_pods(&["c-a", "c-b", "c-c"]).then(
+            Reason::RollingRestart,
+            &[
+                "try pod c-b (etcd 3.5.35) without making it",
+                "delete pod c-b (Restart, uid pod-c-b)",
+            ],
+        );
+        outdated_pods(&["c-a", "c-c"])
+            .silent("c-b")
+            .then(Reason::RollHalted, &[]);
+    }
+
+    #[test]
+    fn the_leader_is_last_and_hands_over_first() {
+        outdated_pods(&["c-a"]).then(Reason::RollingRestart, &["move leadership from 1 to 3"]);
+    }
+
+    #[test]
+    fn labels_reach_a_pod_without_a_restart() {
+        let given = three().pod("c-b", |pod| pod.metadata = "old".into());
+        given.then(Reason::Relabeling, &["relabel c-b"]);
+    }
+
+    #[test]
+    fn with_on_delete_the_user_restarts() {
+        let given = outdated_pods(&["c-b"]).spec(|intent| intent.on_delete = true);
+        given.then(Reason::WaitingForDelete, &[]);
+    }
+
+    #[test]
+    fn a_minor_version_is_rolled_out_when_the_members_are_ready_for_it() {
+        let given = three().spec(|intent| intent.version = version("3.6.16"));
+        let plan = given.then(Reason::RollingUpgrade, &[]);
+        assert_eq!(plan.record.ready_for, Some(version("3.6.16")));
+        given.record(|record| *record = plan.record).then(
+            Reason::RollingUpgrade,
+            &[
+                "try pod c-b (etcd 3.6.16) without making it",
+                "delete pod c-b (Restart, uid pod-c-b)",
+            ],
+        );
+    }
+}

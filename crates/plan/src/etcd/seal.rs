@@ -25,3 +25,29 @@ pub(super) fn seal(view: &View<'_>) -> Vec<Effect> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::Reason;
+    use crate::etcd::testing::three;
+
+    #[test]
+    fn a_voter_that_serves_is_sealed_whatever_it_was_started_as() {
+        for launch in [
+            LaunchKind::Seed,
+            LaunchKind::Static,
+            LaunchKind::Join,
+            LaunchKind::Restore,
+        ] {
+            let given = three().pod("c-b", |pod| pod.launch = launch);
+            given.then(Reason::AsExpected, &["seal c-b"]);
+        }
+    }
+
+    #[test]
+    fn nobody_is_sealed_without_a_proven_list() {
+        let given = three().pod("c-b", |pod| pod.launch = LaunchKind::Join).without_quorum();
+        given.then(Reason::WaitingForQuorum, &[]);
+    }
+}

@@ -113,6 +113,8 @@ pub(super) fn estranged(view: &View<'_>) -> Option<Step> {
 
 #[cfg(test)]
 mod tests {
+    use crate::etcd::Trust;
+    use crate::etcd::testing::{Given, three};
     use stateward_api::etcd_cluster::Phase;
 
     use super::super::{Bootstrapped, ClusterId, Intent, Record, Secrets, World, plan};
@@ -143,5 +145,42 @@ mod tests {
                 cluster: Some(ClusterId(7)),
             });
         }
+    }
+
+    /// All members trust `peer/old`, and this is in the Secrets.
+    fn trust(change: impl FnOnce(&mut Trust)) -> Given {
+        let old = BTreeSet::from(["peer/old".to_owned()]);
+        three().world(|world| {
+            for pod in world.pods.values_mut() {
+                pod.trusts = Some(old.clone());
+            }
+            let mut trust = Trust {
+                bundle: old.clone(),
+                issued: old.clone(),
+                wanted: old,
+                managed: true,
+                ..Trust::default()
+            };
+            change(&mut trust);
+            world.trust = Some(trust);
+        })
+    }
+
+    #[test]
+    fn a_new_authority_is_trusted_before_it_is_used() {
+        trust(|_| {}).then(Reason::AsExpected, &[]);
+        let due = trust(|trust| trust.renew = true);
+        due.then(Reason::AsExpected, &["make a new certificate authority"]);
+        let made = trust(|trust| trust.wanted = BTreeSet::from(["peer/new".to_owned()]));
+        made.then(Reason::RotatingAuthority, &["let 2 authorities be trusted"]);
+    }
+
+    #[test]
+    fn nobody_is_restarted_into_an_authority_that_the_others_do_not_trust() {
+        let given = trust(|trust| {
+            trust.managed = false;
+            trust.bundle = BTreeSet::from(["peer/new".to_owned()]);
+        });
+        given.then(Reason::AuthorityReplaced, &[]);
     }
 }

@@ -16,3 +16,22 @@ pub(super) fn services(view: &View<'_>) -> Vec<Effect> {
     }
     effects
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::etcd::Reason;
+    use crate::etcd::testing::three;
+
+    #[test]
+    fn what_differs_is_applied_again() {
+        three().then(Reason::AsExpected, &[]);
+        let given = three().world(|world| {
+            world.services.peer = None;
+            world.services.budget = Some("edited by hand".into());
+        });
+        given.then(
+            Reason::AsExpected,
+            &["apply the peer service", "apply the disruption budget"],
+        );
+    }
+}

@@ -123,3 +123,35 @@ fn remove(view: &View<'_>, member: &Member<'_>, total: usize) -> Step {
     };
     step.with([remove, Effect::Tell(note)]).wake(std::time::Duration::ZERO)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::testing::three;
+
+    #[test]
+    fn a_follower_leaves_and_never_the_leader() {
+        for (size, leader, leaves) in [(1, 1, "remove member c-c (3)"), (2, 3, "remove member c-b (2)")] {
+            let given = three().spec(|intent| intent.size = size);
+            let given = given.world(|world| {
+                world.list.as_mut().expect("a list").leader = Some(crate::etcd::MemberId(leader));
+            });
+            given.then(Reason::RemovingMember, &[leaves]);
+        }
+    }
+
+    #[test]
+    fn nobody_leaves_while_those_that_stay_do_not_answer() {
+        let given = three().spec(|intent| intent.size = 2).silent("c-b").silent("c-c");
+        given.then(Reason::WaitingForHealth, &[]);
+    }
+
+    #[test]
+    fn one_that_never_started_leaves_first() {
+        let given = three().spec(|intent| intent.size = 2);
+        let given = given
+            .listed("c-b", |line| (line.name, line.learner) = (None, true))
+            .without_pod("c-b");
+        given.then(Reason::RemovingMember, &["remove member c-b (2)"]);
+    }
+}

@@ -136,3 +136,50 @@ fn names<'a>(view: &'a View<'_>, is_meant: impl Fn(&Member<'_>) -> bool) -> Vec<
         .map(|member| member.name.0.as_str())
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::Voice;
+    use crate::etcd::testing::{Given, three, version};
+
+    fn each(given: Given, change: fn(&mut crate::etcd::Answer)) -> Given {
+        given.world(|world| {
+            for voice in world.voices.values_mut() {
+                if let Voice::Answered(answer) = voice {
+                    change(answer);
+                }
+            }
+        })
+    }
+
+    #[test]
+    fn up_waits_until_etcds_own_version_has_followed() {
+        let given = three().spec(|intent| intent.version = version("3.6.16"));
+        each(given, |answer| answer.cluster_minor = Some(4)).then(Reason::WaitingForClusterVersion, &[]);
+    }
+
+    #[test]
+    fn what_3_4_left_in_the_logs_is_swept_before_3_6() {
+        let given = three().spec(|intent| intent.version = version("3.6.16"));
+        let plan = given
+            .record(|record| record.old_log = Some(OldLog::Held))
+            .then(Reason::SweepingLog, &[]);
+        assert_eq!(plan.record.old_log, Some(OldLog::Sweeping));
+    }
+
+    #[test]
+    fn down_etcd_is_told_until_the_data_is_readable() {
+        let given = three().record(|record| record.current = Some(version("3.6.16")));
+        let given = given.record(|record| record.target = Some(version("3.6.16")));
+        let given = each(given, |answer| answer.version = version("3.6.16"));
+        for (storage, ready) in [(6, None), (5, Some(version("3.5.35")))] {
+            let given = match storage {
+                6 => each(given.clone(), |answer| answer.storage_minor = Some(6)),
+                _ => each(given.clone(), |answer| answer.storage_minor = Some(5)),
+            };
+            let plan = given.then(Reason::Downgrading, &["enable the downgrade to 3.5.35"]);
+            assert_eq!(plan.record.ready_for, ready);
+        }
+    }
+}

@@ -55,3 +55,38 @@ fn words(member: &Member<'_>) -> Option<String> {
     };
     Some(format!("{} ({why})", member.name))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::etcd::Reason;
+    use crate::etcd::testing::three;
+
+    #[test]
+    fn every_wait_has_a_reason() {
+        for (given, reason, says) in [
+            (three(), Reason::AsExpected, ""),
+            (
+                three().silent("c-b"),
+                Reason::WaitingForMember,
+                "waiting for c-b (its pod runs but it does not answer",
+            ),
+            (
+                three().without_quorum(),
+                Reason::WaitingForQuorum,
+                "no quorum of members answers: c-a (it sees no leader)",
+            ),
+            (
+                three().with_objects("c-old").pod("c-old", |pod| pod.terminating = true),
+                Reason::CleaningUp,
+                "waiting until the pod and the claim of c-old are gone",
+            ),
+        ] {
+            let given = given.world(|world| {
+                let old = world.claims.get_mut(&"c-old".into());
+                old.into_iter().for_each(|claim| claim.terminating = true);
+            });
+            let plan = given.then(reason, &[]);
+            assert!(plan.report.waiting.starts_with(says), "{}", plan.report.waiting);
+        }
+    }
+}
