@@ -38,7 +38,10 @@ impl SecretReader {
         if self.changes.len() > 16 {
             self.changes.retain(|known, _| *known == change);
         }
-        self.changes.entry(change).or_insert_with(std::time::Instant::now).elapsed()
+        self.changes
+            .entry(change)
+            .or_insert_with(std::time::Instant::now)
+            .elapsed()
     }
 }
 

@@ -474,9 +474,20 @@ impl Sim<'_> {
         }
         self.check_restore_record(&cluster.intent, &cluster.record, &plan.record);
         self.note_times(&cluster.record, &plan.record);
-        let done = plan.record.restore.iter().filter(|restore| restore.step == stateward_plan::etcd::RestoreStep::Done);
-        for (name, uid) in done.flat_map(|restore| restore.old_claims.iter().filter(|(name, _)| *name != restore.seed)) {
-            if self.kube.now.claims.get(name).is_some_and(|claim| claim.shown.uid == *uid) {
+        let done = plan
+            .record
+            .restore
+            .iter()
+            .filter(|restore| restore.step == stateward_plan::etcd::RestoreStep::Done);
+        for (name, uid) in done.flat_map(|restore| restore.old_claims.iter().filter(|(name, _)| *name != restore.seed))
+        {
+            if self
+                .kube
+                .now
+                .claims
+                .get(name)
+                .is_some_and(|claim| claim.shown.uid == *uid)
+            {
                 self.ledger.replaced_claims.insert(uid.clone());
             }
         }

@@ -58,12 +58,17 @@ pub(super) fn is_all_that_is_left(view: &View<'_>, member: &Member<'_>) -> bool 
 /// A restore that is done has replaced the members before it. Another one may follow, or be taken back, and their claims are
 /// still theirs.
 pub(super) fn remember_replaced(record: &mut Record, world: &super::World) {
-    let done = record.restore.iter().filter(|restore| restore.step == RestoreStep::Done);
+    let done = record
+        .restore
+        .iter()
+        .filter(|restore| restore.step == RestoreStep::Done);
     let replaced = done.flat_map(|restore| {
         let old = restore.old_claims.iter();
         old.filter(|(name, _)| *name != restore.seed).cloned()
     });
-    let new: Vec<_> = replaced.filter(|claim| !record.replaced_claims.contains(claim)).collect();
+    let new: Vec<_> = replaced
+        .filter(|claim| !record.replaced_claims.contains(claim))
+        .collect();
     record.replaced_claims.extend(new);
     let is_there = |name: &MemberName, uid: &super::Uid| world.claims.get(name).is_some_and(|claim| claim.uid == *uid);
     record.replaced_claims.retain(|(name, uid)| is_there(name, uid));

@@ -322,12 +322,12 @@ fn seal(view: &View<'_>, record: &mut Record, survivor: &MemberName, alone: bool
         Some(pod) if pod.terminating => Some(doing(format!(
             "waiting for {survivor} to stop; then it starts as an ordinary member"
         ))),
-        Some(pod) if pod.launch == LaunchKind::ForceNew => Some(
-            doing(format!("restarting {survivor} as an ordinary member")).with([
+        Some(pod) if pod.launch == LaunchKind::ForceNew => {
+            Some(doing(format!("restarting {survivor} as an ordinary member")).with([
                 pods::successor(view, survivor, view.stage_of(survivor)),
                 pods::stop(survivor, pod, Stop::Restart),
-            ]),
-        ),
+            ]))
+        }
         Some(_) if alone => {
             record.recovery = None;
             let claims = view.world.claims.iter().filter(|(name, _)| *name != survivor);
@@ -394,7 +394,10 @@ mod tests {
         let given = given.record(|record| *record = plan.record);
         given.then(
             Reason::RecoveringFromSurvivor,
-            &["delete pod c-a (Restart, uid pod-c-a)"],
+            &[
+                "try pod c-a (etcd 3.5.35) without making it",
+                "delete pod c-a (Restart, uid pod-c-a)",
+            ],
         );
         let given = given.without_pod("c-a");
         given.then(

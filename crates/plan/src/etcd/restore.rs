@@ -303,6 +303,7 @@ mod tests {
         given.record(|record| *record = plan.record).then(
             Reason::Restoring,
             &[
+                "try pod c-new (etcd 3.5.35) without making it",
                 "delete pod c-a (Replaced, uid pod-c-a)",
                 "delete pod c-b (Replaced, uid pod-c-b)",
                 "delete pod c-c (Replaced, uid pod-c-c)",
