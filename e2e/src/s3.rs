@@ -1,7 +1,7 @@
-//! A real S3 server for one scenario: a pod with a service where the ground has its image, else a process on a loopback address
-//! of its own, which the embedded ground's pods reach.
+//! A real S3 server for one scenario: a pod with a service where the ground has its image, else a process at the
+//! address of this one that the embedded ground's pods reach.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -46,9 +46,8 @@ impl S3 {
         match std::env::var(IMAGE) {
             Ok(image) if test.ground.name() == "real" => Self::pod(test, name, &image, room).await,
             _ => {
-                // Not 127.0.0.1: there the node writes the pod's own address.
-                let ip = Ipv4Addr::new(127, 77, rand::random_range(1..250), rand::random_range(1..250));
-                let start = move || Server::minio_with_room(IpAddr::V4(ip), &[BUCKET], room);
+                let ip = test.ground.address().context("pods do not reach this machine here")?;
+                let start = move || Server::minio_with_room(ip, &[BUCKET], room);
                 let server = tokio::task::spawn_blocking(start).await?;
                 Ok(Self {
                     url: server.url(),
@@ -123,10 +122,7 @@ impl S3 {
         // The address from which this process would speak to it is one that pods can reach, too.
         let ours = UdpSocket::bind("0.0.0.0:0")?;
         ours.connect(self.address)?;
-        let ip = match ours.local_addr()?.ip() {
-            loopback if loopback.is_loopback() => self.address.ip(),
-            other => other,
-        };
+        let ip = ours.local_addr()?.ip();
         let proxy = Proxy::between(ip, self.address, fault);
         let url = format!("http://{}", proxy.address);
         Ok((proxy, url))

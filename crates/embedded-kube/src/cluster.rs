@@ -191,6 +191,7 @@ impl Cluster {
             listeners.push(listener.map_err(|e| StartError::Listen(service.to_string(), e))?);
         }
         network.set_api(address);
+        network::write_resolv(&folder, range).map_err(failed)?;
 
         let tls = pki.server(&server_names(&network))?;
         let tls = tokio_rustls::TlsAcceptor::from(Arc::new(tls));

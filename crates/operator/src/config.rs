@@ -25,8 +25,6 @@ pub struct Config {
     pub adopt_allow: crate::AdoptAllow,
     /// How often the members of a quiet cluster are asked how they are.
     pub health_interval: Duration,
-    /// Whom it does not reach, for fault drills.
-    pub reach: crate::Reach,
 }
 
 /// Leader election by a Lease.
@@ -65,7 +63,6 @@ impl Default for Config {
             agent_image: AGENT_IMAGE.to_owned(),
             adopt_allow: crate::AdoptAllow::default(),
             health_interval: Duration::from_secs(10),
-            reach: crate::Reach::default(),
         }
     }
 }

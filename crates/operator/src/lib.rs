@@ -21,7 +21,6 @@ mod metrics;
 mod named;
 mod observe;
 mod platform;
-mod reach;
 mod restore;
 mod secrets;
 mod tls;
@@ -40,7 +39,6 @@ pub use adopt_scope::AdoptAllow;
 use caches::{Caches, Key};
 pub use config::{AGENT_IMAGE, Config, Election};
 use election::Tenure;
-pub use reach::Reach;
 
 /// Why the operator could not start.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,12 @@
 //! Operators in the suite's own process, in the name of the shipped service account and with its rights: every request can be
 //! counted on its way, and one of them can be the last.
 
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stateward_operator::{Config, Election, Reach};
+use embedded_kube::Guest;
+use stateward_operator::{Config, Election};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -21,19 +23,25 @@ pub(crate) enum Which {
 pub(crate) struct Here {
     client: kube::Client,
     pub(crate) meter: Arc<Meter>,
-    pub(crate) reach: Reach,
+    /// An address of their own in the cluster's network.
+    guest: Option<Guest>,
     running: Mutex<[Option<JoinHandle<()>>; 2]>,
 }
 
 impl Here {
-    /// `client` speaks as the shipped operator does. None of them runs yet.
-    pub(crate) fn new(client: kube::Client) -> Self {
+    /// `client` speaks as the shipped operator does. None of them runs yet. Without a guest they run where the suite does.
+    pub(crate) fn new(client: kube::Client, guest: Option<Guest>) -> Self {
         Self {
             client,
             meter: Arc::default(),
-            reach: Reach::default(),
+            guest,
             running: Mutex::default(),
         }
+    }
+
+    /// Their address, where they have one of their own.
+    pub(crate) fn address(&self) -> Option<Ipv4Addr> {
+        self.guest.as_ref().map(Guest::address)
     }
 
     /// Starts one, unless it runs.
@@ -66,13 +74,16 @@ impl Here {
         let config = Config {
             manage_crds: false, // they come with the manifests
             election: Some(election),
-            reach: self.reach.clone(),
             ..Config::default()
         };
-        tokio::spawn(async move {
+        let running = async move {
             if let Err(error) = stateward_operator::run(config, client, CancellationToken::new()).await {
                 tracing::error!("the operator ended: {error:#}");
             }
-        })
+        };
+        match &self.guest {
+            Some(guest) => guest.spawn(running),
+            None => tokio::spawn(running),
+        }
     }
 }

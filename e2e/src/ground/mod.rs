@@ -31,6 +31,10 @@ pub(crate) trait Ground: Send + Sync {
     fn operator_here(&self, _here: bool) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
+    /// Where pods reach what listens in this process and in those it starts, if they can.
+    fn address(&self) -> Option<std::net::IpAddr> {
+        None
+    }
     /// What the operator asks of the API, counted; only while it runs in this process.
     fn meter(&self) -> Option<std::sync::Arc<crate::meter::Meter>> {
         None

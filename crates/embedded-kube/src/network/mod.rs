@@ -10,12 +10,15 @@ mod namespace;
 mod netlink;
 mod plane;
 mod range;
+mod visit;
 
 pub use enter::{EnterError, enter};
 pub use guest::Guest;
+pub use visit::visit;
 
 pub(crate) use enter::outside;
 pub(crate) use filter::{Destination, Filter};
 pub(crate) use namespace::Namespace;
 pub(crate) use plane::{Place, Plane};
 pub(crate) use range::Range;
+pub(crate) use visit::write_resolv;

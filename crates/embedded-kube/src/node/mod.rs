@@ -49,6 +49,7 @@ pub use images::{Image, ImageSource};
 use crate::network::{Filter, Guest, Plane};
 use crate::streams::PodStreams;
 
+pub(crate) use directory::DOMAIN;
 pub(crate) use sandbox::{find as find_program, tool as program};
 
 /// How the nodes of an instance are set up.
