@@ -132,6 +132,7 @@ pub struct Cluster {
     stop: CancellationToken,
     tasks: TaskTracker,
     nodes: Option<Nodes>,
+    plane: Option<Arc<Plane>>,
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -216,7 +217,7 @@ impl Cluster {
         }
         let client = api::client::in_memory(server.clone(), User::admin());
         tasks.spawn(controllers::run(client.clone(), options, stop.clone()));
-        let nodes = match plane {
+        let nodes = match plane.clone() {
             None => None,
             Some(plane) => {
                 let mut options = node::Options::new(folder.join("nodes"), plane);
@@ -240,6 +241,7 @@ impl Cluster {
             stop,
             tasks,
             nodes,
+            plane,
             _temporary: temporary,
         })
     }
@@ -371,7 +373,7 @@ impl Cluster {
     }
 
     /// Stops everything and waits until it has stopped. The folder can then be opened again.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         if let Some(nodes) = &self.nodes {
             nodes.shut_down().await;
         }
@@ -380,6 +382,17 @@ impl Cluster {
         self.tasks.wait().await;
         let server = self.server.clone();
         let _ = tokio::task::spawn_blocking(move || server.store.close()).await;
+        // Whoever starts again gets the same network only when nobody holds it any more.
+        let Self { nodes, plane, .. } = &mut self;
+        drop(nodes.take());
+        let Some(plane) = plane.take() else { return };
+        for _ in 0..400 {
+            if Arc::strong_count(&plane) == 1 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let _ = tokio::task::spawn_blocking(move || drop(plane)).await;
     }
 }
 

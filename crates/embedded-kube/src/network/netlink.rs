@@ -72,11 +72,17 @@ impl Netlink {
     }
 
     /// A pair of links: `name` here, which is up, and `peer` in another namespace, which the kernel does not let be up yet.
-    pub(super) fn add_pair(&mut self, name: &str, peer: &str, namespace: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn add_pair(
+        &mut self,
+        (name, index): (&str, u32),
+        peer: &str,
+        namespace: BorrowedFd<'_>,
+    ) -> io::Result<()> {
         let mut other = LinkMessage::default();
         other.attributes.push(LinkAttribute::IfName(peer.into()));
         other.attributes.push(LinkAttribute::NetNsFd(namespace.as_raw_fd()));
         let mut link = up();
+        link.header.index = index;
         link.attributes.push(LinkAttribute::IfName(name.into()));
         link.attributes.push(LinkAttribute::LinkInfo(vec![
             LinkInfo::Kind(InfoKind::Veth),

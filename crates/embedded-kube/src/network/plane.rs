@@ -72,7 +72,11 @@ impl Plane {
             }
             _ => PlaneError::SetUp("lo", error),
         })?;
-        fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(failed("net.ipv4.ip_forward"))?;
+        // In a container that somebody else set up it may be so already, and not to be changed.
+        const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+        if fs::read_to_string(FORWARD).is_ok_and(|text| text.trim() != "1") {
+            fs::write(FORWARD, "1").map_err(failed("net.ipv4.ip_forward"))?;
+        }
         let start = rand::rng().random_range(Range::CHOICES);
         let choices = wanted
             .into_iter()
@@ -128,16 +132,14 @@ impl Plane {
     /// Makes a namespace with this address. It goes when nothing is left in it.
     pub(crate) fn connect(&self, address: Ipv4Addr) -> io::Result<Place> {
         let (namespace, mut inside) = Namespace::create()?;
-        let link = format!(
-            "p{}-{}",
-            self.range.number(),
-            self.links.fetch_add(1, Ordering::Relaxed)
-        );
+        let number = self.links.fetch_add(1, Ordering::Relaxed);
+        let link = format!("p{}-{number}", self.range.number());
+        // The kernel is up to a second late to take a link into use whose two ends happen to have the same index.
+        let index = (u32::from(self.range.number()) << 20) | ((0x100 + number) & 0xf_ffff);
         {
             use std::os::fd::AsFd;
             let mut netlink = self.netlink();
-            netlink.add_pair(&link, POD_LINK, namespace.as_fd())?;
-            let index = netlink.index(&link)?;
+            netlink.add_pair((&link, index), POD_LINK, namespace.as_fd())?;
             // A former pod with this address may not be cleared away yet.
             netlink.replace_route(Route::link(address, 32, index).from(self.range.gateway()))?;
         }

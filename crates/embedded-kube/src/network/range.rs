@@ -55,7 +55,7 @@ impl Range {
         (a, n) == (10, self.0) && c >= 128 && (c, d) != (128, 0) && (c, d) != (255, 255)
     }
     pub(crate) fn pod(self, number: u16) -> Ipv4Addr {
-        let [high, low] = (number & 0x3fff | 0x4000).to_be_bytes();
+        let [high, low] = ((number & 0x3fff) | 0x4000).to_be_bytes();
         self.at(high, low)
     }
     pub(crate) fn is_pod(self, address: Ipv4Addr) -> bool {
