@@ -1,4 +1,5 @@
-//! At home on Kubernetes: draining and losing nodes, also the operator's own, losing the API server, deleting a namespace.
+//! Everyday events in a Kubernetes cluster: draining and losing nodes, including the operator's own, losing the API
+//! server, deleting a namespace, renewing certificates.
 
 use std::time::Duration;
 
@@ -9,29 +10,29 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::install::{CHART, HOME, acting, pods, without_the_shipped_operator};
-use crate::ground::Fault;
+use crate::environment::Fault;
 use crate::test::Test;
 use crate::wait::until;
 
-/// The node of a pod.
 async fn node_of(test: &Test, namespace: &str, pod: &str) -> Result<String> {
     let pods: Api<Pod> = Api::namespaced(test.client.clone(), namespace);
     let spec = pods.get(pod).await?.spec;
     spec.and_then(|spec| spec.node_name).context("the pod has no node")
 }
 
-/// One replica, as in the shipped manifests: its pod is given up 30 s after its node, and another one is made elsewhere.
+/// One replica, as in the shipped manifests: its pod is evicted 30 s after its node is lost, and created again on
+/// another node.
 pub(crate) async fn node_of_the_operator_lost(test: &Test) -> Result<String> {
     let acts = acting(test, HOME).await?;
     let node = node_of(test, HOME, &acts).await?;
     let (took, healed) = lose_the_node(test, HOME, &acts, &node).await?;
-    test.ground.start_operator().await?;
+    test.environment.start_operator().await?;
     Ok(format!(
         "another acts after {took} s, the member is replaced after {healed} s"
     ))
 }
 
-/// Two replicas, as the chart makes them: the other one is there already, and needs only the lease.
+/// Two replicas, as in the chart: the standby already runs and only needs the lease.
 pub(crate) async fn node_of_one_of_two_operators_lost(test: &Test) -> Result<String> {
     without_the_shipped_operator(test).await?;
     let install = [
@@ -54,8 +55,8 @@ pub(crate) async fn node_of_one_of_two_operators_lost(test: &Test) -> Result<Str
     ))
 }
 
-/// Stops the node of the operator that acts, with a member of a cluster on it. Tells after how many seconds another operator acts, and the
-/// member is replaced.
+/// Stops the node of the active operator, with a member of a cluster on it. Returns after how many seconds another
+/// operator is active and the member is replaced.
 async fn lose_the_node(test: &Test, home: &str, acts: &str, node: &str) -> Result<(u64, u64)> {
     test.created("c", json!({"size": 3, "recovery": {"nodeLossSeconds": 10}}))
         .await?;
@@ -72,7 +73,7 @@ async fn lose_the_node(test: &Test, home: &str, acts: &str, node: &str) -> Resul
     let started = std::time::Instant::now();
     test.fault(Fault::StopNode(node.to_owned())).await?;
     let lost = async {
-        until("another operator to act", 240, async || {
+        until("another operator to be active", 240, async || {
             let now = acting(test, home).await?;
             Ok((!now.is_empty() && now != acts).then_some(()))
         })
@@ -114,10 +115,10 @@ pub(crate) async fn drain_every_node(test: &Test) -> Result<String> {
             "--timeout=120s",
         ];
         let drained = test.kubectl(&drain).await;
-        let goes_on = writer.goes_on(50, 60).await;
+        let writes_more = writer.writes_more(50, 60).await;
         test.kubectl(&["uncordon", node]).await?;
         drained?;
-        goes_on?;
+        writes_more?;
         slowest = slowest.max(started.elapsed());
         test.settled("c", 120).await?;
     }
@@ -125,8 +126,8 @@ pub(crate) async fn drain_every_node(test: &Test) -> Result<String> {
     Ok(format!("slowest node {:.1} s; {written}", slowest.as_secs_f64(),))
 }
 
-/// Where volumes live on one node only, the first of two members there cannot come back while the node is closed, and the
-/// budget holds the second one. The drain ends all the same: the first is replaced elsewhere, then the second.
+/// Where volumes exist on one node only, the first of two members there cannot come back while the node is cordoned,
+/// and the budget protects the second one. The drain still ends: the first is replaced elsewhere, then the second.
 pub(crate) async fn drain_a_node_with_two_members(test: &Test) -> Result<String> {
     let nodes: Api<Node> = Api::all(test.client.clone());
     let nodes: Vec<String> = nodes
@@ -138,7 +139,7 @@ pub(crate) async fn drain_a_node_with_two_members(test: &Test) -> Result<String>
     let [crowded, second, third] = nodes.as_slice() else {
         bail!("{} nodes, three are needed", nodes.len());
     };
-    // given two members on one node, since another was closed
+    // given two members on one node, because another node was cordoned
     test.kubectl(&["cordon", second]).await?;
     let created = test
         .created("c", json!({"size": 3, "recovery": {"nodeLossSeconds": 10}}))
@@ -164,7 +165,7 @@ pub(crate) async fn drain_a_node_with_two_members(test: &Test) -> Result<String>
     ];
     let drained = test.kubectl(&drain).await;
     let took = started.elapsed();
-    // then both come to live elsewhere, and no write is lost
+    // then both are replaced elsewhere, and no write is lost
     let settled = match drained {
         Ok(_) => test.settled("c", 120).await.map(drop),
         Err(error) => Err(error),
@@ -183,7 +184,7 @@ pub(crate) async fn namespace_deleted_with_a_cluster(test: &Test) -> Result<Stri
     let object = serde_json::from_value(json!({"metadata": {"name": name}}))?;
     namespaces.create(&PostParams::default(), &object).await?;
     let inner = Test {
-        ground: test.ground.clone(),
+        environment: test.environment.clone(),
         namespace: name.clone(),
         client: test.client.clone(),
         usual: test.usual.clone(),
@@ -206,7 +207,7 @@ pub(crate) async fn api_server_down_for_a_minute(test: &Test) -> Result<String> 
     let down = async {
         let until = std::time::Instant::now() + Duration::from_secs(60);
         while std::time::Instant::now() < until {
-            writer.goes_on(20, 60).await?; // the load is steady, so that this is also the clock
+            writer.writes_more(20, 60).await?; // the load is steady, so this also measures time
         }
         anyhow::Ok(())
     };
@@ -215,7 +216,7 @@ pub(crate) async fn api_server_down_for_a_minute(test: &Test) -> Result<String> 
     down?;
     test.settled("c", 120).await?;
     ensure!(pods(test, "c").await? == before, "a pod was touched");
-    // and the operator acts again
+    // and the operator works again
     test.edit("c", json!({"size": 4})).await?;
     test.settled("c", 120).await?;
     let written = writer.finish().await?;
@@ -235,7 +236,7 @@ pub(crate) async fn certificates_are_renewed(test: &Test) -> Result<String> {
             .filter(|secret| secret.annotations().contains_key("stateward.dev/certificate-names"))
             .collect())
     };
-    // when their time has come
+    // when the renewal time has come
     let old = due().await?;
     ensure!(!old.is_empty(), "no Secret says when it is to be renewed");
     let patch = json!({"metadata": {"annotations": {RENEW_AFTER: "2020-01-01T00:00:00Z"}}});
@@ -244,15 +245,15 @@ pub(crate) async fn certificates_are_renewed(test: &Test) -> Result<String> {
             .patch(&secret.name_any(), &PatchParams::default(), &Patch::Merge(&patch))
             .await?;
     }
-    // then there are new ones, and no pod is restarted for them
+    // then there are new certificates, and no pod is restarted for them
     until("all certificates to be new", 60, async || {
         let now = due().await?;
         let renewed = now.len() == old.len() && now.iter().zip(&old).all(|(now, old)| now.data != old.data);
         Ok(renewed.then_some(()))
     })
     .await?;
-    writer.goes_on(50, 60).await?;
-    test.writer("c").await?.finish().await?; // a client with the new one
+    writer.writes_more(50, 60).await?;
+    test.writer("c").await?.finish().await?; // a client with the new certificate
     ensure!(pods(test, "c").await? == before, "a renewal restarted a pod");
     let written = writer.finish().await?;
     Ok(format!("{} certificates, {} writes", old.len(), written.acknowledged))

@@ -1,4 +1,5 @@
-//! What happened, when a scenario fails: the cluster's status, events, pods, the members' logs and the operator's.
+//! Prints what a failed scenario left: the cluster's status, events, pods, and the logs of the members and the
+//! operator.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{ListParams, LogParams};
@@ -6,8 +7,8 @@ use kube::{Api, ResourceExt};
 
 use crate::test::{Test, describe};
 
-/// Prints the story of a failed scenario.
-pub(crate) async fn tell(test: &Test) {
+/// Prints everything.
+pub(crate) async fn print(test: &Test) {
     println!("  --- clusters");
     if let Ok(clusters) = test.clusters().list(&ListParams::default()).await {
         for cluster in clusters {
@@ -67,7 +68,7 @@ pub(crate) async fn tell(test: &Test) {
         }
     }
     println!("  --- the operator");
-    test.ground
+    test.environment
         .operator_log()
         .await
         .lines()

@@ -1,5 +1,5 @@
-//! The real ground: a Kubernetes that `./x kube up` started. Faults are `./x kube fault`; the operator is the shipped
-//! Deployment with the shipped rights.
+//! The real environment: a Kubernetes that `./x kube up` started. Faults are injected with `./x kube fault`. The
+//! operator is the shipped Deployment with the shipped permissions.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -18,12 +18,12 @@ use serde_json::json;
 use stateward_api::EtcdVersion;
 use tokio::process::Command;
 
-use super::here::{Here, Which};
-use super::{Fault, Ground, Need};
+use super::in_process::{InProcess, Which};
+use super::{Environment, Fault, Need};
 use crate::meter::Meter;
 use crate::wait::until;
 
-/// Where the shipped manifests put the operator.
+/// The namespace of the shipped manifests.
 const NAMESPACE: &str = "stateward-system";
 
 /// A real Kubernetes.
@@ -32,25 +32,25 @@ pub(crate) struct Real {
     xtask: PathBuf,
     versions: Vec<EtcdVersion>,
     /// Set while the operator runs in this process instead of its pod.
-    operators: Mutex<Option<Arc<Here>>>,
+    operators: Mutex<Option<Arc<InProcess>>>,
     log: crate::log::Log,
 }
 
 impl Real {
-    /// Takes the cluster of the kubeconfig in the environment. `xtask` is the program that breaks things.
+    /// Connects to the cluster of the current kubeconfig. `xtask` is the program that injects faults.
     pub(crate) async fn connect(xtask: PathBuf, versions: Vec<EtcdVersion>, log: crate::log::Log) -> Result<Self> {
         let client = kube::Client::try_default()
             .await
             .context("no kubeconfig; run this through ./x kube test")?;
-        let ground = Self {
+        let environment = Self {
             client,
             xtask,
             versions,
             operators: Mutex::default(),
             log,
         };
-        ground.start_operator().await?;
-        Ok(ground)
+        environment.start_operator().await?;
+        Ok(environment)
     }
 
     async fn xtask(&self, words: &[&str]) -> Result<()> {
@@ -71,17 +71,17 @@ impl Real {
         Ok(())
     }
 
-    fn here(&self) -> Option<Arc<Here>> {
+    fn in_process(&self) -> Option<Arc<InProcess>> {
         self.operators.lock().expect("no panic while held").clone()
     }
 
-    /// A client with a token of the operator's service account: it may do what the shipped pod may, and no more.
+    /// A client with a token of the operator's service account. It has exactly the permissions of the shipped pod.
     async fn as_operator(&self) -> Result<kube::Client> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), NAMESPACE);
         let (how, request) = (PostParams::default(), TokenRequest::default());
         let answer = accounts.create_token_request("stateward", &how, &request).await?;
         let token = answer.status.and_then(|status| status.token);
-        anyhow::ensure!(token.is_some(), "no token was given");
+        anyhow::ensure!(token.is_some(), "the API server returned no token");
         let mut config = kube::Config::infer().await?;
         config.auth_info = AuthInfo {
             token: token.map(Into::into),
@@ -103,7 +103,7 @@ impl Real {
     }
 }
 
-impl Ground for Real {
+impl Environment for Real {
     fn name(&self) -> &'static str {
         "real"
     }
@@ -118,13 +118,13 @@ impl Ground for Real {
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
         if need == Need::S3 && std::env::var_os(crate::s3::IMAGE).is_none() {
-            return Some("no image of an S3 server was loaded; ./x kube test brings one");
+            return Some("the image of the S3 server is not loaded; ./x kube test loads it");
         }
         if let Some(why) = super::not_fetched(need) {
             return Some(why);
         }
         let previous = std::env::var_os("STATEWARD_PREVIOUS").is_some();
-        (need == Need::Previous && !previous).then_some("the commit of the release before is not in this clone")
+        (need == Need::Previous && !previous).then_some("the commit of the previous release is not in this clone")
     }
 
     fn kubeconfig(&self) -> PathBuf {
@@ -166,14 +166,15 @@ impl Ground for Real {
 
     fn kill_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
         async move {
-            if let Some(here) = self.here() {
-                here.kill(Which::First).await;
+            if let Some(operators) = self.in_process() {
+                operators.kill(Which::First).await;
                 return Ok(());
             }
             for pod in self.operator_pods().await? {
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 self.xtask(&["kill", &format!("{NAMESPACE}/{name}")]).await?;
-                // Kubernetes has seen it too: what it says of this pod from now on is about the next life.
+                // Wait until Kubernetes has seen it too: what it reports about this pod from now on is about the
+                // restarted container.
                 let before = lives(&pod);
                 until("the kubelet to see that the operator ended", 30, async || {
                     let pod = self.pods().get_opt(&name).await?;
@@ -190,12 +191,12 @@ impl Ground for Real {
 
     fn start_operator(&self) -> LocalBoxFuture<'_, Result<()>> {
         async move {
-            if let Some(here) = self.here() {
-                here.start(Which::First);
+            if let Some(operators) = self.in_process() {
+                operators.start(Which::First);
                 return Ok(());
             }
             let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), NAMESPACE);
-            // A scenario may have uninstalled it or put another one in its place.
+            // A scenario may have uninstalled it or replaced it.
             let there = deployments.get_opt("stateward").await?;
             let as_shipped = |deployment: &Deployment| {
                 let spec = &deployment.spec;
@@ -213,7 +214,7 @@ impl Ground for Real {
                 crate::tool::run("kubectl", &self.kubeconfig(), &words, None).await?;
             }
             until("the operator's Deployment to be available", 60, async || {
-                // One that was killed often waits ever longer for its next life; a new pod does not.
+                // Restarts of a pod that was killed often are delayed more and more; a new pod starts at once.
                 for pod in self.operator_pods().await?.iter().filter(|pod| backs_off(pod)) {
                     self.pods().delete(&pod.name_any(), &DeleteParams::default()).await?;
                 }
@@ -231,14 +232,14 @@ impl Ground for Real {
         .boxed_local()
     }
 
-    fn operator_here(&self, here: bool) -> LocalBoxFuture<'_, Result<()>> {
+    fn operator_in_process(&self, in_process: bool) -> LocalBoxFuture<'_, Result<()>> {
         async move {
             let before = self.operators.lock().expect("no panic while held").take();
             if let Some(before) = before {
                 before.kill(Which::First).await;
                 before.kill(Which::Second).await;
             }
-            if !here {
+            if !in_process {
                 return Ok(());
             }
             let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), NAMESPACE);
@@ -250,7 +251,7 @@ impl Ground for Real {
                 Ok(self.operator_pods().await?.is_empty().then_some(()))
             })
             .await?;
-            let operators = Arc::new(Here::new(self.as_operator().await?));
+            let operators = Arc::new(InProcess::new(self.as_operator().await?));
             operators.start(Which::First);
             *self.operators.lock().expect("no panic while held") = Some(operators);
             Ok(())
@@ -259,15 +260,15 @@ impl Ground for Real {
     }
 
     fn meter(&self) -> Option<Arc<Meter>> {
-        self.here().map(|here| here.meter.clone())
+        self.in_process().map(|operators| operators.meter.clone())
     }
 
     fn second_operator(&self, runs: bool) -> LocalBoxFuture<'_, Result<()>> {
         async move {
-            let here = self.here().context("the operator is in its pod")?;
-            here.kill(Which::Second).await;
+            let operators = self.in_process().context("the operator is in its pod")?;
+            operators.kill(Which::Second).await;
             if runs {
-                here.start(Which::Second);
+                operators.start(Which::Second);
             }
             Ok(())
         }
@@ -276,7 +277,7 @@ impl Ground for Real {
 
     fn operator_log(&self) -> LocalBoxFuture<'_, String> {
         async move {
-            if self.here().is_some() {
+            if self.in_process().is_some() {
                 return self.log.tail(80);
             }
             let mut all = String::new();
@@ -308,12 +309,12 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     status.into_iter().flatten()
 }
 
-/// How often a pod's containers were started again.
+/// How often a pod's containers were restarted.
 fn lives(pod: &Pod) -> i32 {
     containers(pod).map(|container| container.restart_count).sum()
 }
 
-/// The kubelet lets one of its containers wait after it ended.
+/// Whether the kubelet delays the restart of one of its containers.
 fn backs_off(pod: &Pod) -> bool {
     containers(pod)
         .filter_map(|container| container.state.as_ref()?.waiting.as_ref()?.reason.as_deref())

@@ -1,5 +1,5 @@
-//! Operators in the suite's own process, in the name of the shipped service account and with its rights: every request can be
-//! counted on its way, and one of them can be the last.
+//! Operators that run in the suite's own process, with the shipped service account and its permissions. Every request
+//! can be counted, and the operator can be stopped after any of them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,23 +10,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::meter::Meter;
 
-/// Which of them.
+/// Which operator.
 #[derive(Clone, Copy)]
 pub(crate) enum Which {
     First,
     Second,
 }
 
-/// Where they run.
-pub(crate) struct Here {
+/// The operators of this process.
+pub(crate) struct InProcess {
     client: kube::Client,
     pub(crate) meter: Arc<Meter>,
     pub(crate) reach: Reach,
     running: Mutex<[Option<JoinHandle<()>>; 2]>,
 }
 
-impl Here {
-    /// `client` speaks as the shipped operator does. None of them runs yet.
+impl InProcess {
+    /// `client` has the identity of the shipped operator. No operator runs yet.
     pub(crate) fn new(client: kube::Client) -> Self {
         Self {
             client,
@@ -36,7 +36,7 @@ impl Here {
         }
     }
 
-    /// Starts one, unless it runs.
+    /// Starts an operator unless it is running.
     pub(crate) fn start(&self, which: Which) {
         let mut running = self.running.lock().expect("no panic while held");
         let this = &mut running[which as usize];
@@ -45,7 +45,7 @@ impl Here {
         }
     }
 
-    /// Ends one at its next await, wherever that is: as a crash does.
+    /// Aborts an operator at its next await point, like a crash.
     pub(crate) async fn kill(&self, which: Which) {
         let task = self.running.lock().expect("no panic while held")[which as usize].take();
         if let Some(task) = task {
@@ -56,7 +56,7 @@ impl Here {
 
     fn run(&self) -> JoinHandle<()> {
         let client = self.meter.on(self.client.clone());
-        // A new name each time: the lease of a killed one must run out or be taken over as in life.
+        // A new identity each time: the lease of a killed operator must expire or be acquired as in production.
         let mut election = Election::new(
             "stateward-system",
             "stateward",

@@ -1,4 +1,4 @@
-//! Moving in: clusters that somebody else made are taken over without losing a write.
+//! Adoption: clusters that something else created are adopted without losing a write.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 use stateward_etcd::{Tls, shown_certificate};
 
 use super::tls::{apply_secret, static_tls};
-use crate::certificates::Authority;
-use crate::ground::Need;
+use crate::certificates::Ca;
+use crate::environment::Need;
 use crate::test::Test;
 use crate::wait::until;
 use crate::writer::{Endpoint, Writer};
 
-/// A plain StatefulSet of etcd, as many people run it; with certificates from the Secrets that `TLS.static` names.
+/// A plain etcd StatefulSet, as many people run it, optionally with certificates from the Secrets that `TLS.static`
+/// names.
 fn stateful_set(version: &str, tls: bool) -> String {
     let scheme = if tls { "https" } else { "http" };
     let host = |name: &str| format!("{name}.old.$(NAMESPACE).svc");
@@ -96,48 +97,48 @@ fn stateful_set(version: &str, tls: bool) -> String {
         .to_string()
 }
 
-pub(crate) async fn a_stateful_set_is_taken_over(test: &Test) -> Result<String> {
-    taken_over(test, None).await
+pub(crate) async fn a_stateful_set_is_adopted(test: &Test) -> Result<String> {
+    adopted(test, None).await
 }
 
-pub(crate) async fn a_stateful_set_with_tls_is_taken_over(test: &Test) -> Result<String> {
-    taken_over(test, Some(&Authority::new("theirs")?)).await
+pub(crate) async fn a_stateful_set_with_tls_is_adopted(test: &Test) -> Result<String> {
+    adopted(test, Some(&Ca::new("theirs")?)).await
 }
 
-/// Starts the StatefulSet, and gives where its members and its clients' service are.
-async fn old_cluster(test: &Test, authority: Option<&Authority>) -> Result<(Vec<String>, Endpoint)> {
+/// Starts the StatefulSet, and returns the URLs of its members and the endpoint of its client service.
+async fn old_cluster(test: &Test, ca: Option<&Ca>) -> Result<(Vec<String>, Endpoint)> {
     let hosts = [
         format!("*.old.{}.svc", test.namespace),
         format!("*.old.{}.svc.cluster.local", test.namespace),
         format!("old-client.{}.svc", test.namespace),
     ];
-    if let Some(authority) = authority {
-        for secret in authority.secrets_also("c", &test.namespace, &[authority], &hosts)? {
+    if let Some(ca) = ca {
+        for secret in ca.secrets_also("c", &test.namespace, &[ca], &hosts)? {
             apply_secret(test, &secret).await?;
         }
     }
-    test.apply(&stateful_set(&test.usual, authority.is_some())).await?;
+    test.apply(&stateful_set(&test.usual, ca.is_some())).await?;
     test.kubectl(&["rollout", "status", "statefulset/old", "--timeout=120s"])
         .await?;
-    let scheme = if authority.is_some() { "https" } else { "http" };
-    let members: Vec<String> = if test.ground.lacks(Need::OperatorPod).is_none() {
+    let scheme = if ca.is_some() { "https" } else { "http" };
+    let members: Vec<String> = if test.environment.lacks(Need::OperatorPod).is_none() {
         (0..3)
             .map(|number| format!("old-{number}.old.{}.svc", test.namespace))
             .collect()
     } else {
-        // An operator that is no pod does not know the names of pods.
+        // An operator that runs outside the cluster cannot resolve the names of pods.
         let addresses = addresses(test).await?;
-        if let Some(authority) = authority {
-            renamed(test, authority, &[&hosts[..], &addresses].concat(), &addresses).await?;
+        if let Some(ca) = ca {
+            renamed(test, ca, &[&hosts[..], &addresses].concat(), &addresses).await?;
         }
         addresses
     };
     let address = test
         .kubectl(&["get", "service/old-client", "-o", "jsonpath={.spec.clusterIP}"])
         .await?;
-    let tls = match authority {
-        Some(authority) => {
-            let [.., client] = authority.secrets("c", &test.namespace, &[authority])?;
+    let tls = match ca {
+        Some(ca) => {
+            let [.., client] = ca.secrets("c", &test.namespace, &[ca])?;
             let file = |key: &str| {
                 client["stringData"][key]
                     .as_str()
@@ -146,7 +147,7 @@ async fn old_cluster(test: &Test, authority: Option<&Authority>) -> Result<(Vec<
                     .to_vec()
             };
             let identity = (file("etcd-client.crt"), file("etcd-client.key"));
-            let tls = Tls::new(authority.pem.as_bytes(), Some((&identity.0, &identity.1)))?;
+            let tls = Tls::new(ca.pem.as_bytes(), Some((&identity.0, &identity.1)))?;
             Some((tls, format!("old-client.{}.svc", test.namespace)))
         }
         None => None,
@@ -159,15 +160,14 @@ async fn old_cluster(test: &Test, authority: Option<&Authority>) -> Result<(Vec<
     Ok((members, service))
 }
 
-/// The addresses of the StatefulSet's pods.
 async fn addresses(test: &Test) -> Result<Vec<String>> {
     let pods = test.pods().list(&ListParams::default().labels("run=old")).await?;
     let addresses = pods.into_iter().map(|pod| pod.status.and_then(|status| status.pod_ip));
     addresses.collect::<Option<_>>().context("a pod has no address")
 }
 
-/// Certificates for these names as well, and waits until all members show them.
-async fn renamed(test: &Test, authority: &Authority, also: &[String], members: &[String]) -> Result<()> {
+/// Adds these names to the certificates, and waits until all members present them.
+async fn renamed(test: &Test, ca: &Ca, also: &[String], members: &[String]) -> Result<()> {
     let shown = async || -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();
         for address in members {
@@ -178,7 +178,7 @@ async fn renamed(test: &Test, authority: &Authority, also: &[String], members: &
         Ok(all)
     };
     let before = shown().await?;
-    for secret in authority.secrets_also("c", &test.namespace, &[authority], also)? {
+    for secret in ca.secrets_also("c", &test.namespace, &[ca], also)? {
         apply_secret(test, &secret).await?;
     }
     until("the certificates with addresses to be shown", 180, async || {
@@ -188,8 +188,8 @@ async fn renamed(test: &Test, authority: &Authority, also: &[String], members: &
     .await
 }
 
-/// The EtcdCluster that is told to take a cluster over.
-async fn take_over(test: &Test, endpoints: &[String], tls: Option<Value>) -> Result<()> {
+/// Creates the EtcdCluster that adopts another cluster.
+async fn start_adoption(test: &Test, endpoints: &[String], tls: Option<Value>) -> Result<()> {
     let mut cluster = json!({
         "apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdCluster",
         "metadata": {"name": "c", "annotations": {"stateward.dev/adopt-endpoints": endpoints.join(",")}},
@@ -201,14 +201,14 @@ async fn take_over(test: &Test, endpoints: &[String], tls: Option<Value>) -> Res
     test.apply(&cluster.to_string()).await
 }
 
-async fn taken_over(test: &Test, authority: Option<&Authority>) -> Result<String> {
+async fn adopted(test: &Test, ca: Option<&Ca>) -> Result<String> {
     // given a StatefulSet of etcd with a client
-    let (endpoints, old) = old_cluster(test, authority).await?;
+    let (endpoints, old) = old_cluster(test, ca).await?;
     let writer = Writer::start(old);
-    writer.goes_on(50, 60).await?;
+    writer.writes_more(50, 60).await?;
 
-    // when a cluster is told to take it over
-    take_over(test, &endpoints, authority.map(|_| static_tls())).await?;
+    // when an EtcdCluster adopts it
+    start_adoption(test, &endpoints, ca.map(|_| static_tls())).await?;
     test.condition("c", "Progressing", "WaitingForRelease", 180).await?;
     let list = test.list("c").await?;
     ensure!(
@@ -216,14 +216,14 @@ async fn taken_over(test: &Test, authority: Option<&Authority>) -> Result<String
         "not six voters: {list:?}"
     );
 
-    // and the client is led to it and the old members are let go
-    writer.goes_on(50, 60).await?;
+    // and the client moves to the new service and the old members are released
+    writer.writes_more(50, 60).await?;
     writer.redirect(test.endpoint("c").await?);
-    writer.goes_on(50, 60).await?;
+    writer.writes_more(50, 60).await?;
     test.kubectl(&["annotate", "etcdcluster/c", "stateward.dev/release-adopted=true"])
         .await?;
 
-    // then they leave, and nothing that was written is lost
+    // then they leave, and no write is lost
     let done = test.settled("c", 180).await?;
     ensure!(
         done.status.unwrap_or_default().members.ready.len() == 3,
@@ -231,7 +231,7 @@ async fn taken_over(test: &Test, authority: Option<&Authority>) -> Result<String
     );
     test.kubectl(&["delete", "statefulset/old", "service/old", "service/old-client"])
         .await?;
-    writer.goes_on(50, 60).await?;
+    writer.writes_more(50, 60).await?;
     // and it is a cluster like any other
     test.edit("c", json!({"size": 5})).await?;
     test.settled("c", 120).await?;
@@ -239,20 +239,20 @@ async fn taken_over(test: &Test, authority: Option<&Authority>) -> Result<String
     Ok(written.to_string())
 }
 
-pub(crate) async fn what_cannot_be_taken_over_is_told(test: &Test) -> Result<String> {
-    // given a cluster that speaks no TLS
+pub(crate) async fn what_cannot_be_adopted_is_reported(test: &Test) -> Result<String> {
+    // given a cluster without TLS
     let (endpoints, old) = old_cluster(test, None).await?;
     let writer = Writer::start(old);
-    writer.goes_on(20, 60).await?;
-    // when it shall be taken over with certificates
-    take_over(test, &endpoints, Some(json!({"auto": {}}))).await?;
-    let words = test.condition("c", "Degraded", "AdoptedTlsDiffers", 90).await?;
-    ensure!(words.contains("spec.TLS"), "it says: {words}");
+    writer.writes_more(20, 60).await?;
+    // when an EtcdCluster with certificates is to adopt it
+    start_adoption(test, &endpoints, Some(json!({"auto": {}}))).await?;
+    let message = test.condition("c", "Degraded", "AdoptedTlsDiffers", 90).await?;
+    ensure!(message.contains("spec.TLS"), "the message is: {message}");
     ensure!(test.pods_of("c").await?.is_empty(), "a pod was made");
-    // then nothing joined, and it is taken over when the spec says so
+    // then nothing joins, and it is adopted when the spec says so
     test.edit("c", json!({"TLS": null})).await?;
     test.condition("c", "Progressing", "WaitingForRelease", 180).await?;
-    writer.goes_on(20, 60).await?;
+    writer.writes_more(20, 60).await?;
     writer.redirect(test.endpoint("c").await?);
     test.kubectl(&["annotate", "etcdcluster/c", "stateward.dev/release-adopted=true"])
         .await?;
@@ -260,10 +260,10 @@ pub(crate) async fn what_cannot_be_taken_over_is_told(test: &Test) -> Result<Str
     test.kubectl(&["delete", "statefulset/old", "service/old", "service/old-client"])
         .await?;
     let written = writer.finish().await?;
-    Ok(format!("{words}; {} writes", written.acknowledged))
+    Ok(format!("{message}; {} writes", written.acknowledged))
 }
 
-/// A member's pod as the CoreOS operator made it: without a claim, owned by the EtcdCluster.
+/// A member's pod as the CoreOS operator created it: without a claim, owned by the EtcdCluster.
 fn old_pod(
     test: &Test,
     cluster: &stateward_api::EtcdCluster,
@@ -309,8 +309,8 @@ fn old_pod(
     })
 }
 
-pub(crate) async fn a_cluster_of_the_old_operator_is_taken_over(test: &Test) -> Result<String> {
-    // given what the CoreOS operator leaves: an object that is paused for Stateward until all is there, pods, services
+pub(crate) async fn a_cluster_of_the_old_operator_is_adopted(test: &Test) -> Result<String> {
+    // given what the CoreOS operator leaves, with the object paused until everything exists
     let version = test.usual.clone();
     test.create("c", json!({"size": 3, "paused": true, "version": version}))
         .await?;
@@ -337,15 +337,15 @@ pub(crate) async fn a_cluster_of_the_old_operator_is_taken_over(test: &Test) -> 
             .await?;
     }
     let writer = Writer::start(test.endpoint("c").await?);
-    writer.goes_on(50, 90).await?;
+    writer.writes_more(50, 90).await?;
 
-    // when Stateward takes the work up
+    // when Stateward starts to manage it
     test.edit("c", json!({"paused": false})).await?;
 
-    // then it is a cluster of its own pods in the end, and nothing is lost
-    let done = test.settled("c", 240).await.context("it was not taken over")?;
+    // then its own pods replace the old ones, and no write is lost
+    let done = test.settled("c", 240).await.context("it was not adopted")?;
     let status = done.status.unwrap_or_default();
-    writer.goes_on(50, 60).await?;
+    writer.writes_more(50, 60).await?;
     let pods = test.pods_of("c").await?;
     let stayed = pods
         .iter()

@@ -1,5 +1,5 @@
-//! The embedded ground: an embedded Kubernetes in this process, and the operator in it as a user of its own with exactly
-//! the rights that `deploy/install.yaml` gives it.
+//! The embedded environment: an embedded Kubernetes in this process, with the operator as a user with exactly the
+//! permissions of `deploy/install.yaml`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use kube::{Api, ResourceExt};
 use serde::Deserialize;
 use stateward_api::{EtcdCluster, EtcdVersion};
 
-use super::here::{Here, Which};
-use super::{Fault, Ground, Need};
+use super::in_process::{InProcess, Which};
+use super::{Environment, Fault, Need};
 use crate::meter::Meter;
 
-/// What the shipped manifests call the operator.
+/// The operator's user name in the shipped manifests.
 const USER: &str = "system:serviceaccount:stateward-system:stateward";
 const GROUPS: &[&str] = &[
     "system:serviceaccounts",
@@ -28,12 +28,12 @@ const GROUPS: &[&str] = &[
     "system:authenticated",
 ];
 
-/// The embedded Kubernetes.
+/// An embedded Kubernetes with the operator.
 pub(crate) struct Embedded {
     cluster: Cluster,
     _program: tempfile::TempDir,
     versions: Vec<EtcdVersion>,
-    operators: Here,
+    operators: InProcess,
     log: crate::log::Log,
     kubeconfig: tempfile::NamedTempFile,
 }
@@ -61,8 +61,8 @@ impl Embedded {
             .context("cannot start the embedded Kubernetes")?;
         let kubeconfig = tempfile::NamedTempFile::new()?;
         std::fs::write(kubeconfig.path(), cluster.kubeconfig_yaml())?;
-        let operators = Here::new(cluster.client_as(USER, GROUPS));
-        let ground = Self {
+        let operators = InProcess::new(cluster.client_as(USER, GROUPS));
+        let environment = Self {
             kubeconfig,
             cluster,
             _program: program,
@@ -70,12 +70,15 @@ impl Embedded {
             operators,
             log,
         };
-        ground.install().await.context("cannot apply deploy/install.yaml")?;
-        ground.start_operator().await?;
-        Ok(ground)
+        environment
+            .install()
+            .await
+            .context("cannot apply deploy/install.yaml")?;
+        environment.start_operator().await?;
+        Ok(environment)
     }
 
-    /// Applies the shipped manifests, but for the Deployment: the operator runs in this process.
+    /// Applies the shipped manifests except for the Deployment: the operator runs in this process.
     async fn install(&self) -> Result<()> {
         let manifests = include_str!("../../../deploy/install.yaml");
         let client = self.cluster.client();
@@ -105,7 +108,7 @@ impl Embedded {
     }
 }
 
-impl Ground for Embedded {
+impl Environment for Embedded {
     fn name(&self) -> &'static str {
         "embedded"
     }
@@ -124,14 +127,14 @@ impl Ground for Embedded {
             Need::Nodes | Need::Meter => None,
             Need::Cuts => Some("its pods share the machine's network stack, where nothing stands between two of them"),
             Need::AllVersions if (2..=7).all(minors) => None,
-            Need::AllVersions => Some("not every etcd from 3.2 to 3.7 is at hand: without Go only Debian's are"),
+            Need::AllVersions => Some("not every etcd from 3.2 to 3.7 is available: without Go, only Debian's are"),
             Need::Kubectl if crate::tool::is_there("kubectl") => None,
-            Need::Kubectl => Some("there is no kubectl; ./x e2e brings one"),
+            Need::Kubectl => Some("kubectl is missing; ./x e2e provides it"),
             Need::S3 if crate::servers::is_built("minio") => None,
-            Need::S3 => Some("there is no MinIO; ./x store build brings one"),
+            Need::S3 => Some("MinIO is missing; ./x store build builds it"),
             Need::CertManager | Need::PrometheusOperator => super::not_fetched(need),
             Need::Helm if crate::tool::is_there("helm") => None,
-            Need::Helm => Some("there is no helm; it is built for the real ground"),
+            Need::Helm => Some("Helm is missing; it is built for the real environment"),
             Need::OperatorPod | Need::Previous => Some("the operator is part of the suite's own process"),
             Need::ApiServer => Some("the API server is part of the suite's own process"),
         }
@@ -146,7 +149,7 @@ impl Ground for Embedded {
                 Fault::Thaw(namespace, pod) => faults.unfreeze(namespace, pod).await?,
                 Fault::LoseVolume(namespace, claim) => {
                     faults.lose_volume(namespace, claim).await?;
-                    // It may have noticed and ended by itself.
+                    // It may have exited by itself.
                     let _ended = faults.kill(namespace, claim, None, 9).await;
                 }
                 Fault::CorruptVolume(namespace, claim) => {

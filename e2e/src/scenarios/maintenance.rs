@@ -1,4 +1,4 @@
-//! Space runs out, claims grow.
+//! Space runs out, and claims grow.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -13,7 +13,7 @@ pub(crate) async fn fill_the_quota(test: &Test) -> Result<String> {
     let client = test.endpoint("c").await?.client()?;
     let value = vec![b'x'; 256 << 10];
     let mut written = 0;
-    // The same key again and again: what fills the space is history, which compaction can give back.
+    // The same key each time, so that history fills the space, which compaction can free.
     let refused = loop {
         match client.put("filler", value.clone()).await {
             Ok(_) => written += 1,
@@ -21,8 +21,8 @@ pub(crate) async fn fill_the_quota(test: &Test) -> Result<String> {
         }
         ensure!(written < 1000, "250 MiB went into a quota of 16 MiB");
     };
-    ensure!(matches!(refused, Error::NoSpace(_)), "refused with {refused}");
-    until("writes to be taken again", 120, async || {
+    ensure!(matches!(refused, Error::NoSpace(_)), "rejected with {refused}");
+    until("writes to be accepted again", 120, async || {
         client.put("after", "the alarm").await?;
         Ok(Some(()))
     })
@@ -64,7 +64,7 @@ pub(crate) async fn defragmented_by_schedule(test: &Test) -> Result<String> {
     }
     let revision = client.put("filler", "small").await?.header.unwrap_or_default().revision;
     client.compact(revision, true).await?;
-    // What was freed counts as free after the next writes.
+    // Freed space counts as free after the next writes.
     let writer = test.writer("c").await?;
     let sizes = async || -> Result<Vec<i64>> {
         let cluster = test.get("c").await?;
@@ -75,11 +75,8 @@ pub(crate) async fn defragmented_by_schedule(test: &Test) -> Result<String> {
         Ok(sizes)
     };
     let before = sizes().await?;
-    ensure!(
-        before.iter().all(|size| *size > 8 << 20),
-        "nothing to give back: {before:?}"
-    );
-    let after = until("every member to give its free space back", 150, async || {
+    ensure!(before.iter().all(|size| *size > 8 << 20), "nothing to free: {before:?}");
+    let after = until("every member to free its space", 150, async || {
         let now = sizes().await?;
         ensure!(now.iter().all(|size| *size < 4 << 20), "{now:?}");
         Ok(Some(now))
@@ -88,7 +85,7 @@ pub(crate) async fn defragmented_by_schedule(test: &Test) -> Result<String> {
     test.settled("c", 60).await?;
     let record = test.get("c").await?.status.unwrap_or_default().defragmentation;
     let turns = record.map_or(0, |record| record.members.len());
-    ensure!((1..=3).contains(&turns), "the status tells of {turns} turns");
+    ensure!((1..=3).contains(&turns), "the status reports {turns} turns");
     let written = writer.finish().await?;
     Ok(format!(
         "{before:?} bytes to {after:?}; {} writes, longest gap {:.1} s",
