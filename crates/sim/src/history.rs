@@ -2,10 +2,10 @@
 
 use stateward_plan::etcd::{Plan, Reason, World};
 
-use crate::dice::Dice;
 use crate::kube::Cluster;
 use crate::profile::Profile;
 use crate::queue::{Event, Ms};
+use crate::rng::Dice;
 use crate::rules::{is_retained, name, not_as_wished};
 use crate::sim::{Sim, Violation};
 use crate::subject::Subject;

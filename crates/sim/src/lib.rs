@@ -5,10 +5,9 @@
 
 mod alarms;
 mod backups;
-mod carry_out;
-mod dice;
 mod elsewhere;
 mod etcd;
+mod execute;
 mod faults;
 mod guards;
 mod history;
@@ -24,6 +23,7 @@ mod queue;
 mod raft;
 mod requests;
 mod restores;
+mod rng;
 mod rules;
 #[cfg(test)]
 mod scenes;

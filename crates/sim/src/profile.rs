@@ -1,7 +1,7 @@
 //! How hard a history is: drawn from its seed, so that gentle and wild ones both happen.
 
-use crate::dice::Dice;
 use crate::queue::Ms;
+use crate::rng::Dice;
 
 /// Rates are in a thousand.
 #[derive(Clone, Debug)]

@@ -10,11 +10,11 @@ use stateward_plan::etcd::{
     RestoreRequest, RestoreStep, Restoring, Uid, World,
 };
 
-use crate::dice::Dice;
 use crate::etcd::{hash, peer_url};
 use crate::kube::uid;
 use crate::queue::{Event, Id, Ms, stamp};
 use crate::raft::{Change, Conf, Data, Entry, What};
+use crate::rng::Dice;
 use crate::rules::name;
 use crate::sim::Sim;
 

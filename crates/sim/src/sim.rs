@@ -6,12 +6,12 @@ use std::rc::Rc;
 use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{Alarm, Authority, MemberId, MemberName, Uid};
 
-use crate::dice::Dice;
 use crate::kube::{Kube, Node, PodObject};
 use crate::operator::Operator;
 use crate::profile::Profile;
 use crate::queue::{Event, Id, Ms, Queue};
 use crate::raft::{Change, Conf, Data, Entry, Line};
+use crate::rng::Dice;
 use crate::subject::Subject;
 
 /// A running etcd.

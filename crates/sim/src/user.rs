@@ -8,9 +8,9 @@ use stateward_api::EtcdVersion;
 use stateward_plan::etcd::guard::FRESH_FOR;
 use stateward_plan::etcd::{Bootstrap, Intent, Record, Recovery, ServiceHashes, Storage, check_path};
 
-use crate::dice::Dice;
 use crate::kube::{Cluster, uid};
 use crate::queue::{Event, Ms};
+use crate::rng::Dice;
 use crate::sim::{Ledger, Sim};
 
 #[derive(Default)]

@@ -12,7 +12,7 @@ use stateward_api::EtcdBackup;
 use stateward_plan::agent::{Agent, State};
 use stateward_plan::backup::{self, ClusterSource, Effect, Plan, Source, World};
 
-use crate::dice::Dice;
+use crate::rng::Dice;
 use world::{Fate, Kube};
 
 /// What is being proven: a planner, and whether its driver keeps the guards.

@@ -12,7 +12,7 @@ use stateward_plan::agent::{Agent, State};
 
 use super::rules::Truth;
 use super::time;
-use crate::dice::Dice;
+use crate::rng::Dice;
 
 /// What becomes of a pod, drawn when it is made.
 #[derive(Clone, Copy, Debug)]

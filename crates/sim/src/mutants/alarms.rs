@@ -5,9 +5,9 @@ use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{Alarm, Bootstrap, Effect, Intent, MemberId, Plan, Record, Storage, World, plan};
 
 use super::{Mutant, caught_in};
-use crate::dice::Dice;
 use crate::profile::Profile;
 use crate::queue::Id;
+use crate::rng::Dice;
 use crate::rules::name;
 use crate::sim::{Sim, Violation};
 use crate::subject::Subject;

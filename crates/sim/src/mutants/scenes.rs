@@ -5,9 +5,9 @@ use std::time::Duration;
 use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{Bootstrap, Effect, Intent, Recovery, Storage};
 
-use crate::dice::Dice;
 use crate::profile::Profile;
 use crate::queue::{Id, Ms};
+use crate::rng::Dice;
 use crate::sim::{Sim, Violation};
 use crate::subject::Subject;
 use crate::user::wish;

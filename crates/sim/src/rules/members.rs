@@ -5,8 +5,8 @@ use std::rc::Rc;
 use stateward_plan::etcd::{ClusterId, Effect, Intent, Launch, MemberId, MemberName, Stop, World, members};
 
 use super::name;
-use crate::carry_out::is_refused;
 use crate::etcd::peer_url;
+use crate::execute::is_refused;
 use crate::kube::{Cluster, node_name};
 use crate::operator::by_name;
 use crate::queue::{Id, stamp};

@@ -1,9 +1,9 @@
 //! Scenes: what happens is written down, not drawn. One file a subject; here is what they share.
 
+mod adoption;
 mod alarms;
 mod crashes;
 mod first_members;
-mod moving_in;
 mod peers;
 mod recovery;
 mod restores;
@@ -16,9 +16,9 @@ use std::collections::BTreeSet;
 use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{Bootstrap, ClusterId, Intent, MemberId, Reason, Storage};
 
-use crate::dice::Dice;
 use crate::profile::Profile;
 use crate::queue::Ms;
+use crate::rng::Dice;
 use crate::sim::Sim;
 use crate::subject::REAL;
 use crate::user::wish;
