@@ -1,4 +1,4 @@
-//! Effects, carried out on the world as it is now, with their guards (the plan's `effect.rs` says what each one is).
+//! Executes effects on the current state, with their guards (the plan's `effect.rs` describes each effect).
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::rules::name;
 use crate::sim::Sim;
 
 impl Sim<'_> {
-    pub(crate) fn carry_out(
+    pub(crate) fn execute(
         &mut self,
         cluster: &Rc<Cluster>,
         world: &World,
@@ -92,10 +92,10 @@ impl Sim<'_> {
                 Ok(())
             }
             Effect::CheckNodesEnded { nodes } => {
-                // Its guard has looked. What follows begins another history.
+                // Its guard has passed. From here on another history begins.
                 let ended = &self.kube.now.ended_nodes;
                 if nodes.iter().any(|node| !ended.contains_key(node)) {
-                    self.break_rule(name::EVIDENCE, "the nodes of members that are given up are there");
+                    self.break_rule(name::EVIDENCE, "the nodes of members that are given up exist");
                 }
                 Ok(())
             }
@@ -121,7 +121,7 @@ impl Sim<'_> {
                     self.claim_for(member, &precondition)?;
                     self.check_claim_deletion(world, effect, member, cluster.id);
                     self.check_claim_is_not_kept(member, uid);
-                    if intent.retain_claims && self.ledger.replaced_claims.contains(uid) {
+                    if intent.retain_claims && self.truth.replaced_claims.contains(uid) {
                         self.break_rule(name::RESTORE_RETAINS, effect.to_string());
                     }
                     self.delete_claim(member);
@@ -142,7 +142,7 @@ impl Sim<'_> {
             } => {
                 self.check_source(world, *id);
                 self.add_member(*id, peer_url, *learner)?;
-                self.tell(|| format!("etcd: {member} is in the list"));
+                self.log(|| format!("etcd: {member} is in the list"));
                 Ok(())
             }
             Effect::Promote { id, cluster: of, .. } => self.promote(*of, *id),
@@ -154,7 +154,7 @@ impl Sim<'_> {
             } => {
                 self.check_removal(cluster, world, member, *id);
                 self.remove_member(*of, *id)?;
-                self.tell(|| format!("etcd: {member} is out of the list"));
+                self.log(|| format!("etcd: {member} is out of the list"));
                 Ok(())
             }
             Effect::ReleaseMember {
@@ -163,7 +163,7 @@ impl Sim<'_> {
                 cluster: of,
             } => {
                 self.remove_member(*of, *id)?;
-                self.tell(|| format!("etcd: {member}, which was taken over, is out of the list"));
+                self.log(|| format!("etcd: {member}, which was adopted, is out of the list"));
                 Ok(())
             }
             Effect::UpdatePeerUrl {
@@ -177,7 +177,7 @@ impl Sim<'_> {
                 self.leader_for_operator(*of).map(drop)
             }
             Effect::CompareAgain { hashes, .. } => {
-                // Its guard has compared. Where all were the same, the alarm is disarmed next.
+                // Its guard has compared the hashes. If all were equal, the alarm is disarmed next.
                 let mut hashes = hashes.values().map(|hash| &hash.hash);
                 let first = hashes.next();
                 if hashes.all(|hash| Some(hash) == first) {
@@ -188,14 +188,14 @@ impl Sim<'_> {
             Effect::Disarm { id, alarm, cluster: of } => self.disarm(*of, *id, *alarm),
             Effect::EnableDowngrade { to, cluster: of } => {
                 self.leader_for_operator(*of)?;
-                self.ledger.downgrade = Some(to.minor());
-                self.ledger.floor = to.minor();
-                self.ledger.follows = None;
+                self.truth.downgrade = Some(to.minor());
+                self.truth.floor = to.minor();
+                self.truth.follows = None;
                 Ok(())
             }
             Effect::CancelDowngrade { cluster: of } => {
                 self.leader_for_operator(*of)?;
-                self.ledger.downgrade = None;
+                self.truth.downgrade = None;
                 Ok(())
             }
             Effect::RenewAuthority => self.renew_authority(cluster),
@@ -214,7 +214,7 @@ impl Sim<'_> {
     ) -> Result<(), String> {
         match &mut self.kube.services {
             Some((owner, services)) if *owner == cluster.id => change(services),
-            Some(_) => return Err("refused: the service belongs to somebody else".into()),
+            Some(_) => return Err("denied by a guard: the service belongs to another object".into()),
             None => {
                 let mut services = stateward_plan::etcd::Services::default();
                 change(&mut services);
@@ -226,7 +226,7 @@ impl Sim<'_> {
         Ok(())
     }
 
-    /// What was made for a cluster object that is gone meanwhile is collected again.
+    /// Objects that were created for a cluster object that is deleted by now are collected again.
     fn clean_if_ownerless(&mut self, cluster: &Cluster) {
         let now = self.kube.now.cluster.as_ref();
         if now.is_none_or(|now| now.id != cluster.id) {
@@ -235,16 +235,16 @@ impl Sim<'_> {
     }
 }
 
-/// The API server's admission: there are pods that it never takes.
+/// The API server's admission: it never accepts some pods.
 fn takes(intent: &Intent) -> Result<(), String> {
-    match is_refused(intent) {
+    match is_rejected(intent) {
         true => Err("422: the pod is invalid".into()),
         false => Ok(()),
     }
 }
 
-/// A pod that is made from this spec is refused by the API server.
-pub(crate) fn is_refused(intent: &Intent) -> bool {
+/// The API server rejects a pod that is made from this spec.
+pub(crate) fn is_rejected(intent: &Intent) -> bool {
     intent.template.contains("bad-label")
 }
 

@@ -1,21 +1,21 @@
-//! All chance in a history comes from here, and so from its seed.
+//! The source of all randomness of a history, seeded with the history's number.
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{Rng as _, SeedableRng};
 
-pub(crate) struct Dice(StdRng);
+pub(crate) struct Rng(StdRng);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(StdRng::seed_from_u64(seed))
     }
 
-    /// True in so many of a thousand cases.
+    /// True with this probability, in thousandths.
     pub(crate) fn per_mille(&mut self, often: u32) -> bool {
         often > 0 && self.0.random_range(0..1000) < often
     }
 
-    /// A number between the two, both included.
+    /// A number between the two, inclusive.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         self.0.random_range(low..=high)
     }
