@@ -429,10 +429,10 @@ impl Sim<'_> {
             self.check_one_cluster(&leaders);
         }
         for leader in leaders {
-            let refuses = self
+            let rejects = self
                 .data_of(leader)
                 .is_some_and(|data| self.alarms.contains_key(&data.cluster));
-            if refuses || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
+            if rejects || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
                 continue;
             }
             let line = self.data_of(leader).map(Data::line);

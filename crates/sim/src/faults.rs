@@ -505,7 +505,7 @@ impl Sim<'_> {
 
     /// The client that added foreign members removes them.
     pub(crate) fn remove_foreign_members(&mut self) {
-        let strangers: Vec<MemberId> = self
+        let foreign: Vec<MemberId> = self
             .truth
             .conf
             .iter()
@@ -513,7 +513,7 @@ impl Sim<'_> {
             .map(|line| line.id)
             .collect();
         let cluster = self.processes.keys().find_map(|id| Some(self.data_of(*id)?.cluster));
-        for id in strangers {
+        for id in foreign {
             if let Some(cluster) = cluster
                 && self.remove_member(ClusterId(cluster), id).is_ok()
             {

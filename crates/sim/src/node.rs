@@ -176,12 +176,12 @@ impl Sim<'_> {
         let cordoned = all.iter().filter(|node| self.nodes[**node].cordoned_until > self.now);
         let cordoned: Vec<usize> = cordoned.copied().collect();
         let meant = |node: &&usize| (Some(**node) == pinned || pinned.is_none()) && !cordoned.contains(node);
-        let dead = all.iter().filter(meant).count();
+        let tainted = all.iter().filter(meant).count();
         let reasons = [
-            (dead, "node(s) had untolerated taint(s)"),
+            (tainted, "node(s) had untolerated taint(s)"),
             (cordoned.len(), "node(s) were unschedulable"),
             (
-                count - dead - cordoned.len(),
+                count - tainted - cordoned.len(),
                 "node(s) had volume node affinity conflict",
             ),
         ];

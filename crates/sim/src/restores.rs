@@ -198,8 +198,8 @@ impl Sim<'_> {
 
     /// The user deletes failed EtcdRestores, so that nothing waits for them.
     pub(crate) fn clear_failed_restores(&mut self) {
-        let wished = self.present().map(|(intent, _)| intent.version.minor());
-        let too_new = |restore: &RestoreObject| wished.is_some_and(|minor| self.backups[restore.backup].minor > minor);
+        let desired = self.present().map(|(intent, _)| intent.version.minor());
+        let too_new = |restore: &RestoreObject| desired.is_some_and(|minor| self.backups[restore.backup].minor > minor);
         let failed = |restore: &&Rc<RestoreObject>| {
             matches!(restore.state, RequestState::Failed(_)) || !restore.good || too_new(restore)
         };

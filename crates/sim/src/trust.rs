@@ -284,14 +284,14 @@ impl Sim<'_> {
         let is_ours =
             |process: &&crate::sim::Process| process.owner == owner && !process.orphan && !process.trusts.is_empty();
         let ours = || self.processes.values().filter(is_ours);
-        let strangers = ours().flat_map(|one| ours().map(move |other| (one, other)));
-        let stranger = strangers
+        let pairs = ours().flat_map(|one| ours().map(move |other| (one, other)));
+        let unverified = pairs
             .filter(|(one, other)| one.name != other.name)
             .find(|(one, other)| {
                 let mut known = other.shows.intersection(&one.trusts);
                 !known.any(|name| name.starts_with(SIDES[0]))
             });
-        if let Some((one, other)) = stranger {
+        if let Some((one, other)) = unverified {
             let what = format!(
                 "{} trusts {:?} and {} presents a certificate of {:?}",
                 one.name, one.trusts, other.name, other.shows

@@ -268,11 +268,11 @@ impl Kube {
     /// Advances the pods. Returns what happened.
     pub(super) fn advance(&mut self, now: i64, truth: &mut Truth) -> Vec<String> {
         let always_restores = self.always_restores();
-        let mut story = Vec::new();
+        let mut lines = Vec::new();
         let mut gone = Vec::new();
         for (name, body) in &mut self.bodies {
             if body.gone_at <= now {
-                story.push(format!("pod {name} has stopped"));
+                lines.push(format!("pod {name} has stopped"));
                 gone.push(name.clone());
                 continue;
             }
@@ -283,7 +283,7 @@ impl Kube {
             match body.state {
                 State::Waiting(_) if starts <= now => {
                     body.state = State::Running;
-                    story.push(format!("pod {name} runs"));
+                    lines.push(format!("pod {name} runs"));
                 }
                 State::Running if !follows(&body.pod) => {
                     let ends = starts.saturating_add(body.script.works_for.unwrap_or(i64::MAX));
@@ -292,10 +292,10 @@ impl Kube {
                     } else if ends <= now {
                         truth.store.always_restores = always_restores;
                         body.state = end(&body.pod, body.script.end, now, truth);
-                        story.push(format!("pod {name} ends: {:?}", body.state));
+                        lines.push(format!("pod {name} ends: {:?}", body.state));
                     } else if deadline(body) <= now {
                         body.state = State::TimedOut("DeadlineExceeded: Pod was active longer than specified".into());
-                        story.push(format!("pod {name} is ended by its deadline"));
+                        lines.push(format!("pod {name} is ended by its deadline"));
                     }
                 }
                 _ => {}
@@ -304,7 +304,7 @@ impl Kube {
         for name in gone {
             self.bodies.remove(&name);
         }
-        story
+        lines
     }
 
     /// An action of the user.

@@ -326,7 +326,7 @@ pub(super) fn foreign_members_are_removed(intent: &Intent, record: &Record, worl
     let mut plan = plan(intent, record, world, now);
     let lines = world.list.iter().flat_map(|list| &list.members);
     for line in lines.filter(|line| members::owner(intent, line).is_none()) {
-        plan.effects.extend(remove(world, &MemberName("stranger".into()), line));
+        plan.effects.extend(remove(world, &MemberName("foreign".into()), line));
     }
     plan
 }

@@ -45,7 +45,7 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::WRITES, name::ONE_CLUSTER],
         ),
         caught_in(
-            "deletes old claims at once",
+            "deletes old claims immediately",
             no_keeping,
             scenes::leaves_old_claims,
             &[name::OLD_CLAIMS],
