@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Authentication and RBAC.
 
 use embedded_kube::Cluster;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
@@ -23,7 +23,7 @@ async fn may(client: &kube::Client, verb: &str, resource: &str, name: &str) -> b
 }
 
 #[tokio::test]
-async fn rights_come_from_roles_and_nothing_else() {
+async fn permissions_come_from_roles_and_nothing_else() {
     let cluster = Cluster::start().await.unwrap();
     let admin = cluster.client();
     let params = PostParams::default();
@@ -88,7 +88,7 @@ async fn rights_come_from_roles_and_nothing_else() {
     assert!(!may(&client, "get", "secrets", "other").await);
     assert!(!may(&client, "delete", "configmaps", "").await);
 
-    // Nobody grants what they do not have.
+    // No user grants permissions that they do not have.
     let greedy: ClusterRole = serde_json::from_value(
         json!({"metadata": {"name": "greedy"}, "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]}]}),
     )
@@ -103,7 +103,7 @@ async fn rights_come_from_roles_and_nothing_else() {
         "{refused}"
     );
 
-    // The token says who it is for; nonsense is nobody.
+    // The token has an audience; an invalid token is no user.
     let review: TokenReview = serde_json::from_value(json!({"spec": {"token": token}})).unwrap();
     let status = Api::<TokenReview>::all(admin.clone())
         .create(&params, &review)
@@ -123,7 +123,7 @@ async fn rights_come_from_roles_and_nothing_else() {
         .unwrap_err();
     assert!(matches!(&refused, kube::Error::Api(s) if s.code == 401), "{refused}");
 
-    // Client certificates carry user and groups.
+    // Client certificates contain user and groups.
     let kubeconfig = cluster.kubeconfig_for("jane", &["system:masters"]).unwrap();
     let jane = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default())
         .await
