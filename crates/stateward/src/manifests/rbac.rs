@@ -1,5 +1,5 @@
-//! What the operator may do, and no more: the one source of the roles in `deploy/` and in the chart. `./x kube test` compares it
-//! with what the API server saw the operator do.
+//! The operator's RBAC rules: the only source of the roles in `deploy/` and in the chart. `./x kube test` compares them
+//! with the requests of the operator in the API server's audit log.
 
 use serde_json::{Value, json};
 
@@ -7,27 +7,27 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
 }
 
-/// In the namespaces it looks after.
+/// Rules for the namespaces that it watches.
 pub(crate) fn in_namespaces() -> Vec<Value> {
     vec![
         rule("etcd.database.coreos.com", &["etcdclusters"], &["get", "list", "watch"]),
         rule("etcd.database.coreos.com", &["etcdclusters/status"], &["update"]),
-        // Those that an EtcdCluster's spec.backup asks for are made and taken away; finalizers are set.
+        // The operator creates and deletes the EtcdBackup of an EtcdCluster's spec.backup, and sets finalizers.
         rule(
             "etcd.database.coreos.com",
             &["etcdbackups"],
             &["get", "list", "watch", "create", "patch", "delete"],
         ),
         rule("etcd.database.coreos.com", &["etcdbackups/status"], &["update"]),
-        // One is made where a recovery from quorum loss is to use a backup.
+        // A recovery from quorum loss that uses a backup creates an EtcdRestore.
         rule(
             "etcd.database.coreos.com",
             &["etcdrestores"],
             &["get", "list", "watch", "create"],
         ),
         rule("etcd.database.coreos.com", &["etcdrestores/status"], &["update"]),
-        // What is made for a cluster names it as its owner with blockOwnerDeletion, so that a foreground deletion waits for it. Where the
-        // admission plugin OwnerReferencesPermissionEnforcement is on, as in OpenShift, that takes this right.
+        // The objects of a cluster have it as their owner with blockOwnerDeletion, so that a foreground deletion waits for them. Where the
+        // admission plugin OwnerReferencesPermissionEnforcement is on, as in OpenShift, that needs this permission.
         rule("etcd.database.coreos.com", &["etcdclusters/finalizers"], &["update"]),
         rule(
             "",
@@ -41,14 +41,14 @@ pub(crate) fn in_namespaces() -> Vec<Value> {
             &["get", "list", "watch", "create", "patch"],
         ),
         rule("", &["secrets"], &["get", "list", "watch", "create", "update"]),
-        // With TLS.certManager.
+        // For TLS.certManager.
         rule("cert-manager.io", &["certificates"], &["get", "create", "update"]),
         rule("", &["events"], &["list"]),
         rule("events.k8s.io", &["events"], &["create"]),
     ]
 }
 
-/// On what is in no namespace; an operator of one namespace does without.
+/// Rules for objects without a namespace; an operator of one namespace does not have them.
 pub(crate) fn in_the_cluster() -> Vec<Value> {
     vec![
         rule("", &["nodes"], &["list", "watch"]),
@@ -57,7 +57,7 @@ pub(crate) fn in_the_cluster() -> Vec<Value> {
     ]
 }
 
-/// In its own namespace: the lease of the leader.
-pub(crate) fn at_home() -> Vec<Value> {
+/// Rules for its own namespace: the lease of the leader election.
+pub(crate) fn in_own_namespace() -> Vec<Value> {
     vec![rule("coordination.k8s.io", &["leases"], &["get", "create", "update"])]
 }
