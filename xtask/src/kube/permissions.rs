@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_spread_out_and_wildcards_refused() {
+    fn rules_are_expanded_and_wildcards_rejected() {
         let role = |verbs: &str| {
             format!("kind: Role\nrules:\n- {{apiGroups: ['', apps], resources: [pods], verbs: [{verbs}]}}\n")
         };
