@@ -11,7 +11,7 @@ use stateward_api::etcd_restore::RestoreSource;
 use super::intent::Recovery;
 use super::members::{Fate, Proof, owner};
 use super::record::{Bootstrapped, Record, RestoreStep, Restoring};
-use super::requests::{begin, claims, doing, lost, too_new};
+use super::requests::{begin, claims, doing, lost, may_be_used, too_new};
 use super::world::{RequestState, RestoreRequest};
 use super::{Effect, LATER, Launch, Note, Reason, SOON, Step, Stop, View, Work, pods};
 
@@ -105,8 +105,10 @@ fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
             .with(kept.flatten())
             .wake(Duration::ZERO);
     }
-    let asked = view.world.restores.iter().any(|request| request.uid == restoring.uid);
-    if !asked && let Some((request, source)) = next(view, Some(restoring)) {
+    let asked = view.world.restores.iter().find(|request| request.uid == restoring.uid);
+    if asked.is_none()
+        && let Some((request, source)) = next(view, Some(restoring))
+    {
         // The user took another backup before this one served.
         let step = begin(view, record, request, source);
         keep_from(record, restoring);
@@ -148,13 +150,14 @@ fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
 }
 
 /// Before anything of the new cluster is made, the user may change their mind. What lived only in pods is gone by then.
-fn still_wanted(view: &View<'_>, restoring: &Restoring, asked: bool) -> bool {
+fn still_wanted(view: &View<'_>, restoring: &Restoring, asked: Option<&RestoreRequest>) -> bool {
     if !view.intent.is_durable() && view.record.bootstrap.is_some() {
         return true;
     }
-    let needed =
-        !restoring.recovery || (matches!(view.intent.recovery, Recovery::FromBackup(_)) && view.world.list.is_none());
-    asked && needed
+    let consents = |request: &RestoreRequest| {
+        matches!(view.intent.recovery, Recovery::FromBackup(_)) && may_be_used(view, request)
+    };
+    asked.is_some_and(|request| !restoring.recovery || (view.world.list.is_none() && consents(request)))
 }
 
 /// What the restore before leaves to the one that takes its place: its old claims, and that there is no way back.
@@ -279,6 +282,7 @@ mod tests {
                 uid: Uid("restore".into()),
                 name: "back".into(),
                 recovery: false,
+                backup: None,
                 state,
             });
         })
