@@ -103,7 +103,9 @@ pub(crate) async fn observe(
         let name = claim.metadata.name.clone().unwrap_or_default();
         if is_owned(&claim.metadata, uid) {
             let problem = memory.problem(shared, key, &claim, &mut look_again).await;
-            world.claims.insert(MemberName(name), facts::claim(&claim, problem));
+            world
+                .claims
+                .insert(MemberName(name), stateward_core::claim::Claim::of(&claim, problem));
         } else if is_free(&claim.metadata) {
             world.foreign_claims.push(name);
         }
@@ -445,8 +447,9 @@ impl Memory {
         self.blocked.retain(|(uid, reason), _| {
             *uid != pod.uid.0 || pod.blocked.as_ref().is_some_and(|now| now.reason == *reason)
         });
+        let uid = pod.uid.0.clone();
         if let Some(blocked) = &mut pod.blocked {
-            let key = (pod.uid.0.clone(), blocked.reason.clone());
+            let key = (uid, blocked.reason.clone());
             let seen = *self.blocked.entry(key).or_insert_with(Timestamp::now);
             blocked.since = blocked.since.into_iter().chain([seen]).min();
         }

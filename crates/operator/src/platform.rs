@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use stateward_plan::etcd::manifests::leave_user_ids_out;
+use stateward_core::manifests::leave_user_ids_out;
 use tokio::sync::OnceCell;
 
 /// OpenShift serves it. Its security context constraints give each namespace a range of user IDs, and refuse pods with others.

@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use stateward_plan::etcd::{LaunchKind, Pod};
+use stateward_core::pod::Facts;
+use stateward_plan::etcd::LaunchKind;
 
 use crate::kube::{PodObject, node_name};
 use crate::queue::{Id, Ms};
@@ -82,7 +83,7 @@ impl Sim<'_> {
             return;
         };
         self.kube.change_pod(id, |pod| {
-            let Pod {
+            let Facts {
                 running,
                 ever_ran,
                 ready,
@@ -92,8 +93,8 @@ impl Sim<'_> {
                 blocked,
                 address,
                 ..
-            } = known;
-            pod.shown = Pod {
+            } = known.facts;
+            pod.shown.facts = Facts {
                 running,
                 ever_ran,
                 ready,
@@ -102,7 +103,7 @@ impl Sim<'_> {
                 last_exit,
                 blocked,
                 address,
-                ..pod.shown.clone()
+                ..pod.shown.facts.clone()
             };
         });
     }

@@ -7,7 +7,7 @@ use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
 /// The crates that decide.
-const PURE: [&str; 2] = ["stateward-api", "stateward-plan"];
+const PURE: [&str; 3] = ["stateward-core", "stateward-api", "stateward-plan"];
 
 /// What nothing that decides may link with.
 const IMPURE: [&str; 8] = [

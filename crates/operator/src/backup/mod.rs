@@ -12,9 +12,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 use rand::Rng;
-use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_backup::EtcdBackupStatus;
 use stateward_api::{EtcdBackup, names};
+use stateward_core::conditions::{self, Condition, ConditionStatus, types};
 use stateward_plan::backup::{plan, share};
 use tokio::sync::Notify;
 

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use stateward_api::EtcdBackup;
 use stateward_api::agent::{PROGRESS_PORT, Progress};
-use stateward_api::store::Store;
+use stateward_core::store::Store;
 use stateward_plan::agent::State;
 use stateward_plan::backup::{ClusterSource, Sharer, Source, World, sharer};
 

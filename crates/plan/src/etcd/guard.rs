@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+pub use stateward_core::ObjectVersion;
+
 use super::effect::{Effect, Launch, Stop};
 use super::intent::Intent;
 use super::members::owner;
@@ -92,15 +94,6 @@ pub enum Kind {
     AllSeen,
     RecordUnmodified,
     RestoreAsked,
-}
-
-/// A version of an object: names come back, UIDs do not, and every write gives another resource version.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ObjectVersion {
-    /// Its UID.
-    pub uid: Uid,
-    /// Its resource version.
-    pub resource_version: String,
 }
 
 /// What was read past all caches. `None`: not read.

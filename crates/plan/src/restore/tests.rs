@@ -39,7 +39,7 @@ fn agent(state: State) -> Agent {
 
 /// The name of an attempt's pod.
 fn name(attempt: i64) -> String {
-    format!("c-inspect-{}-{attempt}", &crate::etcd::manifests::hash(&"r1")[..5])
+    format!("c-inspect-{}-{attempt}", &stateward_core::manifests::hash(&"r1")[..5])
 }
 
 fn said(outcome: Outcome) -> State {

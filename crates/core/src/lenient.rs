@@ -1,4 +1,4 @@
-//! Empty means unset: deserializers for what compiled clients of the old API send for fields that are not set.
+//! Empty means unset: deserializers for what compiled clients in Go send for fields that are not set.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::de::DeserializeOwned;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Reads null, `""` and `0` as `None`.
-pub(crate) fn empty_as_none<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+pub fn empty_as_none<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: DeserializeOwned,
@@ -29,7 +29,7 @@ where
 
 /// Reads null, and an object in which nothing is set, as `None`. Only for objects whose emptiness says nothing (not for
 /// `TLS.auto: {}`).
-pub(crate) fn empty_object_as_none<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+pub fn empty_object_as_none<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + PartialEq + Deserialize<'de>,
@@ -38,7 +38,7 @@ where
 }
 
 /// Reads null and `""` as the default of the type.
-pub(crate) fn empty_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub fn empty_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + DeserializeOwned,
@@ -48,7 +48,7 @@ where
 
 /// Reads a time of a status, where the old API has plain text: what is no time is no time, and no reason to be unable
 /// to read the object.
-pub(crate) fn time_or_none<'de, D>(deserializer: D) -> Result<Option<Time>, D::Error>
+pub fn time_or_none<'de, D>(deserializer: D) -> Result<Option<Time>, D::Error>
 where
     D: Deserializer<'de>,
 {
@@ -56,7 +56,7 @@ where
 }
 
 /// Reads null as the default of the type.
-pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + Deserialize<'de>,
@@ -65,6 +65,6 @@ where
 }
 
 /// For `skip_serializing_if`: leaves out values that say nothing.
-pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

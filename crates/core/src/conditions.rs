@@ -27,7 +27,7 @@ pub mod types {
 
 /// Whether a condition holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = crate::undescribed)]
 pub enum ConditionStatus {
     /// It holds.
     True,

@@ -44,6 +44,11 @@ pub fn bytes(quantity: &Quantity) -> Option<i64> {
     i64::try_from(total / 1000 + round_up).ok()
 }
 
+/// The same, for what counts bytes without a sign.
+pub fn unsigned_bytes(quantity: &Quantity) -> Option<u64> {
+    bytes(quantity).and_then(|bytes| u64::try_from(bytes).ok())
+}
+
 /// A decimal number times a thousand, and whether that is all of it.
 fn thousandths(number: &str) -> Option<(i128, bool)> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));

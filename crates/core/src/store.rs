@@ -1,4 +1,4 @@
-//! Where backups are: the store blocks that EtcdBackup, EtcdRestore and an EtcdCluster's `backup` share.
+//! Where backups are and how their files are packed: what the kinds of all engines have in common.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use crate::lenient::{empty_as_none, is_default, null_as_default};
 
 /// The kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = crate::undescribed)]
 pub enum StorageType {
     /// S3, or a store that speaks its protocol.
     S3,
@@ -231,4 +231,36 @@ impl StoreBlocks {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// How the file is packed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = crate::undescribed)]
+pub enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// Zstandard.
+    Zstd,
+}
+
+/// A key for encrypting before the upload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Encryption {
+    /// Where the key is.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub secret_key_ref: SecretKey,
+}
+
+/// One key of a Secret in the same namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretKey {
+    /// The Secret.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub name: String,
+    /// The key in it. Not set: `key`.
+    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }

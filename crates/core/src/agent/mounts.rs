@@ -4,24 +4,26 @@
 use k8s_openapi::api::core::v1::{
     KeyToPath, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume, VolumeMount,
 };
-use stateward_api::agent::Mounts;
-use stateward_api::etcd_backup::Encryption;
-use stateward_api::store::Store;
+
+use super::Mounts;
+use crate::store::{Encryption, Store};
 
 /// Volumes, and where they are mounted.
 #[derive(Default)]
-pub(crate) struct StoreMounts {
-    pub(crate) volumes: Vec<Volume>,
-    pub(crate) mounts: Vec<VolumeMount>,
+pub struct StoreMounts {
+    /// The volumes.
+    pub volumes: Vec<Volume>,
+    /// Where they are mounted.
+    pub mounts: Vec<VolumeMount>,
     /// Before the name of each volume, in pods that have others too.
-    pub(crate) prefix: &'static str,
+    pub prefix: &'static str,
     /// The pod starts without the secrets as well, and only reads the claim.
-    pub(crate) reading_once: bool,
+    pub reading_once: bool,
 }
 
 impl StoreMounts {
     /// Everything that a store and its files need.
-    pub(crate) fn add(&mut self, store: Option<Store<'_>>, encryption: Option<&Encryption>) {
+    pub fn add(&mut self, store: Option<Store<'_>>, encryption: Option<&Encryption>) {
         if let Some(name) = store.as_ref().and_then(Store::secret) {
             self.secret("store", name, Mounts::STORE, None);
         }
@@ -49,7 +51,7 @@ impl StoreMounts {
     }
 
     /// A secret as files.
-    pub(crate) fn secret(&mut self, name: &str, secret: &str, path: &str, items: Option<Vec<KeyToPath>>) {
+    pub fn secret(&mut self, name: &str, secret: &str, path: &str, items: Option<Vec<KeyToPath>>) {
         let name = format!("{}{name}", self.prefix);
         self.mounts.push(mount(&name, path, true));
         self.volumes.push(Volume {
@@ -66,7 +68,7 @@ impl StoreMounts {
 }
 
 /// One mount.
-pub(crate) fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+pub fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     VolumeMount {
         name: name.into(),
         mount_path: path.into(),
