@@ -119,6 +119,17 @@ pub fn set(conditions: &mut Vec<Condition>, mut new: Condition, now: &Time) -> b
     true
 }
 
+/// Puts `new` in its place after the others were set, whatever they said of it. It turns only if it was not so in `old`: what
+/// was set in between was never seen.
+pub fn turn(conditions: &mut Vec<Condition>, old: &[Condition], new: Condition, now: &Time) {
+    if let Some(was) = get(old, &new.type_)
+        && let Some(slot) = conditions.iter_mut().find(|condition| condition.type_ == new.type_)
+    {
+        *slot = was.clone();
+    }
+    set(conditions, new, now);
+}
+
 /// Takes a condition away. Returns whether it was there.
 pub fn remove(conditions: &mut Vec<Condition>, type_: &str) -> bool {
     let before = conditions.len();

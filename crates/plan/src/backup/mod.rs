@@ -7,6 +7,7 @@ mod attempt;
 mod deletion;
 mod effect;
 mod follow;
+mod kind;
 pub(crate) mod manifests;
 mod outcome;
 mod point;
@@ -29,6 +30,8 @@ use stateward_api::{EtcdBackup, names};
 use stateward_core::schedule::later;
 
 pub use effect::Effect;
+pub use kind::Backup;
+pub(crate) use kind::next_look;
 pub use outcome::RECORDS;
 pub use point::point;
 pub use shared::{Sharer, share, sharer};

@@ -99,6 +99,8 @@ pub struct World {
     pub secrets: Secrets,
     /// The certificate authorities, with TLS.
     pub trust: Option<Trust>,
+    /// When the first of the certificates that members show ends.
+    pub certificates_end: Option<Timestamp>,
     /// Unused member names, drawn by the caller. The planner takes from the front.
     pub fresh_names: Vec<MemberName>,
     /// An unused cluster token, drawn by the caller.

@@ -159,7 +159,7 @@ fn proven(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, 
         );
         return fail(status, Reason::BackupCorrupt, message);
     }
-    let cluster = view.world.cluster;
+    let cluster = view.world.cluster.as_deref();
     if let Some(why) = cluster.and_then(|cluster| too_new(&found.cluster_version, cluster)) {
         return fail(status, Reason::BackupTooNew, why);
     }
@@ -209,7 +209,7 @@ fn choose<'a>(view: &View<'a>) -> Result<Chosen<'a>, (Reason, String)> {
             service_account: spec.service_account_name.as_deref(),
         });
     };
-    let Some(backup) = view.world.backup else {
+    let Some(backup) = view.world.backup.as_deref() else {
         let message = format!(
             "EtcdBackup {} is not there: create it, or name the store in this EtcdRestore",
             reference.name
@@ -271,7 +271,12 @@ fn pod(view: &View<'_>, name: &str, chosen: &Chosen<'_>) -> Option<Pod> {
         client_tls: None,
         encryption: chosen.encryption,
         service_account: chosen.service_account,
-        image_pull_secrets: view.world.cluster.map(image_pull_secrets).unwrap_or_default(),
+        image_pull_secrets: view
+            .world
+            .cluster
+            .as_deref()
+            .map(image_pull_secrets)
+            .unwrap_or_default(),
         deadline: Some(LAST_RESORT),
         keeps_running: false,
     };

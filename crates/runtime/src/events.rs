@@ -2,6 +2,7 @@
 //! holds a round up.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,21 +11,21 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
-use stateward_api::names;
-use stateward_plan::etcd::Note;
+use stateward_core::{Note, names};
 
 /// For how long the same words about the same object are not said again.
 const QUIET: Duration = Duration::from_secs(600);
 
 /// Writes events.
 #[derive(Clone)]
-pub(crate) struct Events {
+pub struct Events {
     client: Client,
     said: Arc<Mutex<HashMap<(String, String), Instant>>>,
 }
 
 impl Events {
-    pub(crate) fn new(client: Client) -> Self {
+    /// For all workers.
+    pub fn new(client: Client) -> Self {
         Self {
             client,
             said: Arc::default(),
@@ -32,7 +33,7 @@ impl Events {
     }
 
     /// Says it, in the background.
-    pub(crate) fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, note: &Note) {
+    pub fn tell<K: Resource<DynamicType = ()>, R: Display>(&self, object: &K, note: &Note<R>) {
         let meta = object.meta();
         if !self.is_news(meta.uid.as_deref().unwrap_or_default(), note) {
             return;
@@ -67,7 +68,7 @@ impl Events {
         });
     }
 
-    fn is_news(&self, uid: &str, note: &Note) -> bool {
+    fn is_news(&self, uid: &str, note: &Note<impl Display>) -> bool {
         let mut said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let key = (uid.to_owned(), format!("{}:{}", note.reason, note.message));
         if said.get(&key).is_some_and(|when| when.elapsed() < QUIET) {

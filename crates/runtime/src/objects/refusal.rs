@@ -1,43 +1,16 @@
-//! Asking the API server whether it would take a pod, before its predecessor is stopped.
+//! What the API server's answer to a pod, or to a dry run of one, says of the pod itself.
 //!
 //! With `dryRun=All` a create goes through everything but the store: defaults, mutating admission, validation, validating
 //! admission, and last the name, so that "already exists" means that all else was passed. Two answers say nothing of the
 //! pod: a quota still counts its predecessor, and a webhook with side effects is not called in a dry run at all.
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
 use kube::core::Status;
-use stateward_api::{EtcdVersion, names};
-use stateward_plan::etcd::manifests;
-use stateward_plan::etcd::{Launch, MemberName, TlsStage};
+use stateward_core::kind::Trouble;
 
-use super::{Failure, Hands};
-
-impl Hands<'_> {
-    pub(super) async fn try_pod(
-        &self,
-        member: &MemberName,
-        launch: &Launch,
-        version: &EtcdVersion,
-        tls: TlsStage,
-    ) -> Result<(), Failure> {
-        let (trusts, image) = (self.observed.trusts.as_ref(), &self.shared.config.agent_image);
-        let pod = manifests::pod(self.cluster, self.intent, member, launch, version, tls, trusts, image);
-        let pod = self.shared.platform.adapt(&self.shared.client, pod).await?;
-        let params = PostParams {
-            dry_run: true,
-            field_manager: Some(names::MANAGER.into()),
-        };
-        match self.api::<Pod>().create(&params, &pod).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if passes(&status) => Ok(()),
-            Err(error) => Err(as_refusal(error.into(), member)),
-        }
-    }
-}
+use crate::Failure;
 
 /// The answer to a dry run says nothing against the pod.
-fn passes(status: &Status) -> bool {
+pub(super) fn passes(status: &Status) -> bool {
     let says = |text| status.message.contains(text);
     match status.code {
         409 => status.reason == "AlreadyExists",
@@ -53,11 +26,15 @@ fn passes(status: &Status) -> bool {
 
 /// The pod itself is refused: trying again does not help. Anything else may pass: a webhook that does not answer (500), too many
 /// requests, a quota that is used up.
-pub(super) fn as_refusal(failure: Failure, member: &MemberName) -> Failure {
+pub(super) fn named(failure: Failure, pod: &str) -> Failure {
     match failure {
-        Failure::Kubernetes(kube::Error::Api(status)) if refuses(&status) => {
-            Failure::PodRefused(member.0.clone(), status.message.clone())
-        }
+        Failure::Kubernetes(kube::Error::Api(status)) if refuses(&status) => Failure::Trouble(Trouble {
+            reason: "PodRefused",
+            message: format!(
+                "the API server refuses pod {pod}: {}. Members that run are left as they are; revert or correct this setting",
+                status.message
+            ),
+        }),
         other => other,
     }
 }

@@ -15,31 +15,54 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Election;
+/// Leader election by a Lease.
+#[derive(Clone, Debug)]
+pub struct Election {
+    /// Where the Lease is.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Who we are: unique among operators.
+    pub identity: String,
+    /// For how long a Lease that is not renewed counts.
+    pub duration: Duration,
+}
+
+impl Election {
+    /// An election with the usual times.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>, identity: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+            identity: identity.into(),
+            duration: Duration::from_secs(15),
+        }
+    }
+}
 
 /// Until when this operator may act.
 #[derive(Clone)]
-pub(crate) struct Tenure(Arc<watch::Sender<Option<Instant>>>);
+pub struct Leadership(Arc<watch::Sender<Option<Instant>>>);
 
-impl Tenure {
+impl Leadership {
     /// Nobody may act yet.
-    pub(crate) fn none() -> Self {
+    pub fn none() -> Self {
         Self(Arc::new(watch::Sender::new(None)))
     }
 
     /// There is no other operator.
-    pub(crate) fn alone() -> Self {
+    pub fn alone() -> Self {
         let far = Instant::now() + Duration::from_secs(60 * 60 * 24 * 365 * 30);
         Self(Arc::new(watch::Sender::new(Some(far))))
     }
 
     /// This operator may act now.
-    pub(crate) fn holds(&self) -> bool {
+    pub fn holds(&self) -> bool {
         self.0.borrow().is_some_and(|until| Instant::now() < until)
     }
 
     /// Waits until this operator may act.
-    pub(crate) async fn begins(&self) {
+    pub async fn begins(&self) {
         let mut changes = self.0.subscribe();
         while !self.holds() {
             if changes.changed().await.is_err() {
@@ -60,7 +83,7 @@ struct Seen {
 }
 
 /// Takes the Lease whenever it is free and keeps it, until told to stop; then gives it back.
-pub(crate) async fn run(client: Client, election: Election, tenure: Tenure, stop: CancellationToken) {
+pub async fn run(client: Client, election: Election, leadership: Leadership, stop: CancellationToken) {
     let api: Api<Lease> = Api::namespaced(client, &election.namespace);
     let renew_every = election.duration / 5;
     let margin = election.duration / 3;
@@ -74,16 +97,16 @@ pub(crate) async fn run(client: Client, election: Election, tenure: Tenure, stop
         };
         match taken {
             Ok(Ok(true)) => {
-                if !tenure.holds() {
+                if !leadership.holds() {
                     tracing::info!(identity = election.identity, "this operator leads");
                 }
-                tenure.until(Some(began + election.duration - margin));
+                leadership.until(Some(began + election.duration - margin));
             }
             Ok(Ok(false)) => {
-                if tenure.holds() {
+                if leadership.holds() {
                     tracing::warn!("another operator leads; this one waits");
                 }
-                tenure.until(None);
+                leadership.until(None);
             }
             Ok(Err(error)) => tracing::warn!(%error, "the Lease could not be renewed; trying again"),
             Err(_) => tracing::warn!("the Lease could not be renewed in time; trying again"),
@@ -93,8 +116,8 @@ pub(crate) async fn run(client: Client, election: Election, tenure: Tenure, stop
             () = tokio::time::sleep(renew_every) => {}
         }
     }
-    let held = tenure.holds();
-    tenure.until(None);
+    let held = leadership.holds();
+    leadership.until(None);
     if held {
         let _ = tokio::time::timeout(renew_every, release(&api, &election)).await;
     }

@@ -1,23 +1,24 @@
-//! Secrets by name. Only those with a cluster's labels are watched; what a spec names beside them (the user's certificates, a CA,
+//! Secrets. Only those with an engine's labels are watched; what a spec names beside them (the user's certificates, a CA,
 //! credentials of a store) is asked for by name, and asked for again now and then, so that a change is noticed within a minute. Of
 //! the many other Secrets of a Kubernetes nothing is read or kept.
 //!
-//! Only metadata is looked at here. A Secret's content is read by whoever needs it (`secrets.rs`).
+//! Only metadata is looked at here. A Secret's content is read by whoever needs it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::core::{PartialObjectMeta, PartialObjectMetaExt};
+use kube::runtime::watcher;
 use rand::Rng;
-use stateward_api::names;
+use stateward_core::names;
 
-use crate::Shared;
-use crate::caches::Key;
+use crate::cache::{Index, Key, own_key};
+use crate::{Runtime, watch};
 
 /// How long after a look at a Secret that is there the next one comes, at least and at most. With the time that it takes, a change is
 /// noticed within 60 s.
@@ -32,9 +33,25 @@ const AT_ONCE: usize = 8;
 
 type Metadata = Arc<PartialObjectMeta<Secret>>;
 
-/// The Secrets that are asked for by name.
-#[derive(Default)]
-pub(crate) struct Named(Mutex<HashMap<Key, Looked>>);
+/// The name under which workers say that they look at a Secret ([`Workers::uses`](crate::Workers::uses)).
+pub const KIND: &str = "Secret";
+
+/// What is known of Secrets.
+pub struct Secrets {
+    /// Those that are watched.
+    pub watched: Index<PartialObjectMeta<Secret>>,
+    /// Those that are asked for by name.
+    named: Mutex<HashMap<Key, Looked>>,
+}
+
+impl Default for Secrets {
+    fn default() -> Self {
+        Self {
+            watched: Index::new(own_key),
+            named: Mutex::default(),
+        }
+    }
+}
 
 struct Looked {
     found: Option<Metadata>,
@@ -43,18 +60,27 @@ struct Looked {
     wanted: Option<Duration>,
 }
 
-impl Named {
+impl Secrets {
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Looked>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was found a moment ago may be otherwise now: the next look asks.
-    pub(crate) fn forget(&self, key: &Key) {
+    pub fn forget(&self, key: &Key) {
         self.lock().remove(key);
     }
 
+    /// What was written or read is known at once.
+    pub fn put(&self, mut metadata: ObjectMeta) {
+        keep_what_is_used(&mut metadata);
+        let namespace = metadata.namespace.clone().unwrap_or_default();
+        let name = metadata.name.clone().unwrap_or_default();
+        self.forget(&Key::new(namespace, name));
+        self.watched.put(metadata.into_response_partial());
+    }
+
     /// Something is wrong with this Secret, and somebody is about to mend it.
-    pub(crate) fn hurry(&self, key: &Key) {
+    pub fn hurry(&self, key: &Key) {
         if let Some(looked) = self.lock().get_mut(key)
             && looked.wanted.is_none()
         {
@@ -98,83 +124,72 @@ impl Named {
 }
 
 /// A Secret's metadata, from the watch, or by its name.
-pub(crate) async fn look(shared: &Shared, key: &Key) -> kube::Result<Option<Metadata>> {
-    if let Some(seen) = shared.caches.secrets.get(key) {
-        shared.named.forget(key);
+pub async fn look(runtime: &Runtime, key: &Key) -> kube::Result<Option<Metadata>> {
+    if let Some(seen) = runtime.secrets.watched.get(key) {
+        runtime.secrets.forget(key);
         return Ok(Some(seen));
     }
-    if let Some(looked) = shared.named.lock().get(key) {
+    if let Some(looked) = runtime.secrets.lock().get(key) {
         return Ok(looked.found.clone());
     }
-    ask(shared, key).await.map(|(found, _)| found)
+    ask(runtime, key).await.map(|(found, _)| found)
 }
 
 /// Asks for a Secret and notes what is found.
-async fn ask(shared: &Shared, key: &Key) -> kube::Result<(Option<Metadata>, bool)> {
-    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+async fn ask(runtime: &Runtime, key: &Key) -> kube::Result<(Option<Metadata>, bool)> {
+    let api: Api<Secret> = Api::namespaced(runtime.client.clone(), &key.namespace);
     let found = api.get_metadata_opt(&key.name).await?.map(|found| {
         let mut metadata = found.metadata;
         keep_what_is_used(&mut metadata);
         Arc::new(metadata.into_response_partial())
     });
-    let changed = shared.named.note(key, found.clone());
+    let changed = runtime.secrets.note(key, found.clone());
     Ok((found, changed))
 }
 
 /// Only what is looked at stays in memory: not what `kubectl apply` or other programs keep in annotations, which may be the whole
 /// Secret.
-pub(crate) fn keep_what_is_used(metadata: &mut ObjectMeta) {
+fn keep_what_is_used(metadata: &mut ObjectMeta) {
     metadata.managed_fields = None;
     metadata.finalizers = None;
     let is_used = |name: &String| name.starts_with(names::RESERVED_PREFIX) || name.starts_with("cert-manager.io/");
     if let Some(annotations) = &mut metadata.annotations {
         annotations.retain(|name, _| is_used(name));
     }
-    if let Some(labels) = &mut metadata.labels {
-        labels.retain(|name, _| name == names::LABEL_CLUSTER || name == names::LABEL_APP);
-    }
+    metadata.labels = None;
 }
 
-/// Wakes everybody who looks at a Secret.
-pub(crate) fn wake_users(shared: &Shared, secret: &Key) {
-    for cluster in shared.secret_users.of(secret) {
-        shared.loops.wake(&cluster);
-    }
-    for cluster in shared.restores.users.of(secret) {
-        shared.restores.loops.wake(&cluster);
-    }
-    for backup in shared.backups.secret_users.of(secret) {
-        shared.backups.loops.wake(&backup);
-    }
-}
-
-/// Whether an object that looks at a Secret is still there.
-fn has_users(shared: &Shared, secret: &Key) -> bool {
-    let caches = &shared.caches;
-    let clusters = shared.secret_users.of(secret);
-    let restores = shared.restores.users.of(secret);
-    let backups = shared.backups.secret_users.of(secret);
-    clusters.iter().any(|cluster| caches.clusters.get(cluster).is_some())
-        || restores.iter().any(|cluster| !caches.restores.of(cluster).is_empty())
-        || backups.iter().any(|backup| caches.backups.get(backup).is_some())
+/// Follows the Secrets with these labels.
+pub async fn follow_labelled(runtime: &Runtime, labels: &str) {
+    let config = watcher::Config::default().labels(labels);
+    let all = watcher(watch::api::<PartialObjectMeta<Secret>>(runtime), config)
+        .map_ok(|event| event.modify(|secret| keep_what_is_used(&mut secret.metadata)));
+    watch::follow(all, "Secrets", &runtime.secrets.watched, |secret| {
+        runtime.secrets.forget(secret); // one that has lost its labels is asked for
+        runtime.changed(KIND, secret);
+    })
+    .await;
 }
 
 /// Looks again at what is due, and tells whoever uses what has changed.
-pub(crate) async fn follow(shared: &Shared) {
+pub async fn follow_named(runtime: &Runtime) {
     let mut swept = Instant::now();
     loop {
         tokio::time::sleep(TICK).await;
         if swept.elapsed() >= SWEEP {
             swept = Instant::now();
-            shared.named.lock().retain(|key, _| has_users(shared, key));
+            runtime
+                .secrets
+                .lock()
+                .retain(|key, _| runtime.workers.is_used(KIND, key));
         }
-        let looks = futures::stream::iter(shared.named.due()).for_each_concurrent(AT_ONCE, async |key| {
-            if shared.caches.secrets.get(&key).is_some() {
-                shared.named.forget(&key); // it has labels now: the watch tells of it
+        let looks = futures::stream::iter(runtime.secrets.due()).for_each_concurrent(AT_ONCE, async |key| {
+            if runtime.secrets.watched.get(&key).is_some() {
+                runtime.secrets.forget(&key); // it has labels now: the watch tells of it
                 return;
             }
-            match ask(shared, &key).await {
-                Ok((_, true)) => wake_users(shared, &key),
+            match ask(runtime, &key).await {
+                Ok((_, true)) => runtime.changed(KIND, &key),
                 Ok((_, false)) => {}
                 Err(error) => tracing::debug!(%error, secret = %key, "a Secret could not be looked at"),
             }
@@ -198,13 +213,13 @@ mod tests {
         Arc::new(meta.into_response_partial())
     }
 
-    fn pause(named: &Named, key: &Key) -> Duration {
+    fn pause(named: &Secrets, key: &Key) -> Duration {
         named.lock()[key].next.saturating_duration_since(Instant::now())
     }
 
     #[test]
     fn what_is_there_is_looked_at_again_within_a_minute_and_what_is_wanted_sooner() {
-        let (named, key) = (Named::default(), Key::new("ns", "s"));
+        let (named, key) = (Secrets::default(), Key::new("ns", "s"));
         // Given one that is not there: the next looks are soon, and never far.
         assert!(!named.note(&key, None), "the first look is no change");
         assert!(pause(&named, &key) <= WANTED.0);
@@ -241,8 +256,8 @@ mod tests {
             ..ObjectMeta::default()
         };
         keep_what_is_used(&mut meta);
-        let keys = |map: Option<BTreeMap<String, String>>| map.unwrap_or_default().into_keys().collect::<Vec<_>>();
-        assert_eq!(keys(meta.annotations), ["stateward.dev/issued-by"]);
-        assert_eq!(keys(meta.labels), ["app"]);
+        let keys: Vec<_> = meta.annotations.unwrap_or_default().into_keys().collect();
+        assert_eq!(keys, ["stateward.dev/issued-by"]);
+        assert_eq!(meta.labels, None);
     }
 }

@@ -6,7 +6,16 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
 
-use crate::Error;
+/// Why they are not up to date.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server refuses them or does not answer.
+    #[error("the CustomResourceDefinitions could not be brought up to date: {0}")]
+    Kubernetes(#[from] kube::Error),
+    /// They were not taken up.
+    #[error("the API server did not take up the CustomResourceDefinition {0} within a minute")]
+    NotServed(String),
+}
 
 /// Annotation with what the definition was made from, since the API server adds defaults to what it stores.
 const HASH: &str = "stateward.dev/schema-hash";
@@ -14,21 +23,21 @@ const HASH: &str = "stateward.dev/schema-hash";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Creates or replaces all definitions and waits until they are served.
-pub(crate) async fn bring_up_to_date(client: &Client) -> Result<(), Error> {
+pub async fn bring_up_to_date(client: &Client, all: Vec<CustomResourceDefinition>) -> Result<(), Error> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut made = Vec::new();
-    for mut wanted in stateward_api::crds::all() {
+    for mut wanted in all {
         let name = wanted.name_any();
         let hash = hash(&wanted);
         wanted.annotations_mut().insert(HASH.to_owned(), hash.clone());
-        apply(&api, &name, &hash, wanted).await.map_err(Error::Crds)?;
+        apply(&api, &name, &hash, wanted).await?;
         made.push(name);
     }
     for name in made {
         let served = tokio::time::timeout(PATIENCE, served(&api, &name)).await;
         match served {
-            Ok(done) => done.map_err(Error::Crds)?,
-            Err(_) => return Err(Error::CrdNotServed(name)),
+            Ok(done) => done?,
+            Err(_) => return Err(Error::NotServed(name)),
         }
     }
     Ok(())

@@ -10,13 +10,13 @@ const CHOOSES_USER_IDS: &str = "security.openshift.io";
 
 /// What was found out.
 #[derive(Default)]
-pub(crate) struct Platform {
+pub struct Platform {
     chooses_user_ids: OnceCell<bool>,
 }
 
 impl Platform {
     /// A pod as this Kubernetes admits it.
-    pub(crate) async fn adapt(&self, client: &Client, mut pod: Pod) -> kube::Result<Pod> {
+    pub async fn adapt(&self, client: &Client, mut pod: Pod) -> kube::Result<Pod> {
         let ask = async || -> kube::Result<bool> {
             let groups = client.list_api_groups().await?.groups;
             Ok(groups.iter().any(|group| group.name == CHOOSES_USER_IDS))
