@@ -182,6 +182,8 @@ pub struct RestoreRequest {
     pub name: String,
     /// It was made for a recovery from quorum loss.
     pub recovery: bool,
+    /// The EtcdBackup that it names, if it names one.
+    pub backup: Option<String>,
     /// How far its backup is.
     pub state: RequestState,
 }

@@ -41,7 +41,10 @@ fn not_taken_up(view: &View<'_>, status: &mut EtcdRestoreStatus, there: &EtcdClu
     let cluster = view.world.cluster.as_deref();
     let asked = there.recovery.as_ref().map(|recovery| recovery.restore.as_str());
     if cluster.is_some_and(|cluster| is_recovery(view.restore, cluster)) && asked != Some(view.name()) {
-        let message = format!("EtcdCluster {name} has its quorum back: the recovery is not needed any more");
+        let message = match asked.filter(|asked| !asked.is_empty()) {
+            Some(asked) => format!("EtcdRestore {asked} took its place: another backup is used for the recovery"),
+            None => format!("EtcdCluster {name} has its quorum back: the recovery is not needed any more"),
+        };
         return fail(status, Reason::NotNeeded, message);
     }
     let another = there.restore.as_ref().map(|record| record.name.as_str());

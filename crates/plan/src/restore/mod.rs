@@ -208,6 +208,7 @@ pub fn request(restore: &EtcdRestore, cluster: &EtcdCluster) -> Option<RestoreRe
         uid: Uid(restore.metadata.uid.clone()?),
         name: restore.metadata.name.clone()?,
         recovery: is_recovery(restore, cluster),
+        backup: restore.spec.backup_ref.as_ref().map(|reference| reference.name.clone()),
         state,
     })
 }
