@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
-use stateward_api::store::{S3Store, StoreBlocks};
+use stateward_core::store::{S3Store, StoreBlocks};
 use stateward_store::{Reason, Store};
 
 use crate::servers::proxy::{Fault, Proxy};

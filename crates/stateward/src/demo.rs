@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use stateward_api::conditions::{is_true, types};
 use stateward_api::{EtcdBackup, EtcdCluster, names};
+use stateward_core::conditions::{is_true, types};
 use stateward_etcd::Timeouts;
 use stateward_etcd::messages::RangeRequest;
 

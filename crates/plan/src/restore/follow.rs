@@ -10,7 +10,7 @@ use super::{Reason, Step, View, fail, is_recovery, tell, too_new};
 
 pub(super) fn follow(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
     let name = view.restore.cluster_name();
-    let Some(cluster) = view.world.cluster else {
+    let Some(cluster) = view.world.cluster.as_deref() else {
         return Step::say(
             Reason::ClusterMissing,
             format!(
@@ -38,7 +38,7 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
 
 fn not_taken_up(view: &View<'_>, status: &mut EtcdRestoreStatus, there: &EtcdClusterStatus) -> Step {
     let name = view.restore.cluster_name();
-    let cluster = view.world.cluster;
+    let cluster = view.world.cluster.as_deref();
     let asked = there.recovery.as_ref().map(|recovery| recovery.restore.as_str());
     if cluster.is_some_and(|cluster| is_recovery(view.restore, cluster)) && asked != Some(view.name()) {
         let message = match asked.filter(|asked| !asked.is_empty()) {
