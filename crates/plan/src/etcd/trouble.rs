@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::members::elapsed;
 use super::world::SilenceKind;
-use super::{Effect, Member, MemberName, Note, Reason, View};
+use super::{Effect, Member, MemberName, Note, Reason, Record, View};
 
 /// So long it may last before it is told. Short troubles come with every start.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,9 +45,10 @@ pub(super) struct Troubles {
     pub(super) look_again: Option<Duration>,
 }
 
-pub(super) fn trouble(view: &View<'_>) -> Troubles {
+/// `record` is what this round decided: a cluster that has just been woken does not sleep any more.
+pub(super) fn trouble(view: &View<'_>, record: &Record) -> Troubles {
     let mut troubles = Troubles::default();
-    if view.record.hibernating {
+    if record.hibernating {
         return troubles;
     }
     for trouble in view.members.values().filter_map(of_member) {
@@ -160,6 +161,14 @@ mod tests {
             let told = |effect: &Effect| matches!(effect, Effect::Tell(note) if note.warning && note.reason == reason);
             assert!(late.effects.iter().any(told), "{:?}", late.effects);
         }
+    }
+
+    #[test]
+    fn a_cluster_that_is_woken_does_not_wait_to_tell() {
+        let asleep = fails(SilenceKind::Handshake, 10).record(|record| record.hibernating = true);
+        assert_eq!(asleep.plan().report.degraded.reason, Reason::HandshakeFailed);
+        let asleep = asleep.spec(|intent| intent.hibernate = true);
+        assert!(!asleep.plan().report.degraded.holds);
     }
 
     #[test]
