@@ -1,12 +1,12 @@
-//! `./x setup`: what the embedded Kubernetes runs, without a compiler: etcd in two versions, and the oldest kubectl that
-//! must work. Every other verb that needs them calls this first; when all is there it only looks.
+//! `./x setup`: fetches what the embedded Kubernetes runs, without a compiler: two versions of etcd, and the oldest
+//! supported kubectl. Every verb that needs them calls this first; it does nothing if everything exists.
 
 use anyhow::Result;
 
 use crate::debian;
 use crate::paths::Paths;
 
-/// What each release of Debian carries: release, version, programs.
+/// What each Debian release carries: release, version, programs.
 const ETCDS: [(&str, &str, &[&str]); 2] = [
     ("bookworm", "3.4.23", &["usr/bin/etcd", "usr/bin/etcdctl"]),
     (
@@ -16,7 +16,6 @@ const ETCDS: [(&str, &str, &[&str]); 2] = [
     ),
 ];
 
-/// Options of `./x setup`.
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
@@ -28,7 +27,7 @@ pub(crate) fn run(paths: &Paths, _args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Fetches what is missing. One etcd is enough to go on with: a mirror may carry one release of Debian only.
+/// Fetches what is missing. One etcd is enough to continue, because a mirror may carry only one Debian release.
 pub(crate) fn ensure(paths: &Paths) -> Result<()> {
     let packages = ["etcd-server", "etcd-client"];
     let results = ETCDS
@@ -39,7 +38,7 @@ pub(crate) fn ensure(paths: &Paths) -> Result<()> {
     results
         .into_iter()
         .filter_map(Result::err)
-        .for_each(|error| eprintln!("going on without: {error:#}"));
+        .for_each(|error| eprintln!("continuing without: {error:#}"));
     debian::files(
         paths,
         "bookworm",

@@ -207,7 +207,7 @@ pub(crate) async fn pods(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> k
     .await
 }
 
-/// By their owner and not by their labels: watches do not show a pod any more whose label somebody took away, and it runs on.
+/// By their owner and not by their labels: if somebody removes the labels of a pod, it keeps running, and watches no longer show it.
 async fn pods_of(client: kube::Client, key: &Key, uid: &str) -> kube::Result<Vec<PodNow>> {
     let api: kube::Api<Pod> = kube::Api::namespaced(client, &key.namespace);
     let pods = api.list(&ListParams::default()).await?.items;
@@ -231,7 +231,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_pod_without_its_labels_is_still_the_clusters() {
-        // given a pod of the cluster whose labels somebody took away, and one of another cluster
+        // given a pod of the cluster whose labels somebody removed, and one of another cluster
         let kube = embedded_kube::Cluster::start().await.expect("an embedded Kubernetes");
         let key = Key::new("default", "c");
         let api: kube::Api<Pod> = kube::Api::namespaced(kube.client(), &key.namespace);

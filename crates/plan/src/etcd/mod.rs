@@ -244,7 +244,7 @@ pub fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> 
     if let Some(cluster) = next.bootstrap.as_ref().and_then(|bootstrap| bootstrap.cluster) {
         next.has_been(cluster);
     }
-    let trouble = trouble::trouble(&view, &next);
+    let trouble = trouble::trouble(&view);
     step.effects.extend(trouble.found.as_ref().map(trouble::Trouble::event));
     step.wake = step.wake.into_iter().chain(trouble.look_again).min();
     let report = report::report(&view, &next, &step, trouble.found.as_ref());

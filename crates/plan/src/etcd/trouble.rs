@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::members::elapsed;
 use super::world::SilenceKind;
-use super::{Effect, Member, MemberName, Note, Reason, Record, View};
+use super::{Effect, Member, MemberName, Note, Reason, View};
 
 /// So long it may last before it is told. Short troubles come with every start.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,10 +45,9 @@ pub(super) struct Troubles {
     pub(super) look_again: Option<Duration>,
 }
 
-/// `record` is what this round decided: a cluster that has just been woken does not sleep any more.
-pub(super) fn trouble(view: &View<'_>, record: &Record) -> Troubles {
+pub(super) fn trouble(view: &View<'_>) -> Troubles {
     let mut troubles = Troubles::default();
-    if record.hibernating {
+    if view.record.hibernating && view.intent.hibernate {
         return troubles;
     }
     for trouble in view.members.values().filter_map(of_member) {
