@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::api::ListParams;
-use stateward_api::{EtcdCluster, names};
+use stateward_api::EtcdCluster;
 use stateward_etcd::{hash_of_data, prove_list};
 use stateward_plan::etcd::guard::{self, Check, Fresh, Guard, Need, ObjectVersion, ObjectsNow, PodNow};
 use stateward_plan::etcd::{ClusterId, DataHash, Effect, Listed, MemberId, MemberList, MemberName, Record, Uid, facts};
@@ -142,10 +142,18 @@ impl Executor<'_> {
 
 /// The cluster's pods. They are not put into the cache: the watch tells of them, and wakes whoever has not seen them.
 pub(crate) async fn pods(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> kube::Result<Vec<PodNow>> {
-    let api: kube::Api<Pod> = kube::Api::namespaced(shared.runtime.client.clone(), &key.namespace);
-    let ours = ListParams::default().labels(&names::selector_text(&key.name));
-    let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
-    let pods = api.list(&ours).await?.items;
+    pods_of(
+        shared.runtime.client.clone(),
+        key,
+        cluster.metadata.uid.as_deref().unwrap_or_default(),
+    )
+    .await
+}
+
+/// By their owner and not by their labels: if somebody removes the labels of a pod, it keeps running, and watches no longer show it.
+async fn pods_of(client: kube::Client, key: &Key, uid: &str) -> kube::Result<Vec<PodNow>> {
+    let api: kube::Api<Pod> = kube::Api::namespaced(client, &key.namespace);
+    let pods = api.list(&ListParams::default()).await?.items;
     let own = pods.iter().filter(|pod| is_owned(&pod.metadata, uid));
     Ok(own
         .map(|pod| PodNow {
@@ -154,4 +162,34 @@ pub(crate) async fn pods(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> k
             trusts: facts::pod(pod).trusts,
         })
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::api::PostParams;
+    use serde_json::json;
+    use stateward_api::names;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_pod_without_its_labels_is_still_the_clusters() {
+        // given a pod of the cluster whose labels somebody removed, and one of another cluster
+        let kube = embedded_kube::Cluster::start().await.expect("an embedded Kubernetes");
+        let key = Key::new("default", "c");
+        let api: kube::Api<Pod> = kube::Api::namespaced(kube.client(), &key.namespace);
+        for (name, cluster) in [("c-1", "ours"), ("d-1", "theirs")] {
+            let pod = json!({
+                "metadata": {"name": name, "annotations": {names::ANNOTATION_CLUSTER_UID: cluster}},
+                "spec": {"containers": [{"name": "etcd", "image": "etcd"}]},
+            });
+            let pod: Pod = serde_json::from_value(pod).expect("a pod");
+            api.create(&PostParams::default(), &pod).await.expect("made");
+        }
+        // when it is asked whether a pod of the cluster is there, then there is one
+        let pods = pods_of(kube.client(), &key, "ours").await.expect("pods");
+        let names: Vec<&str> = pods.iter().map(|pod| pod.name.0.as_str()).collect();
+        assert_eq!(names, ["c-1"]);
+        kube.stop().await;
+    }
 }

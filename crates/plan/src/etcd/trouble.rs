@@ -163,6 +163,14 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_that_is_woken_does_not_wait_to_tell() {
+        let asleep = fails(SilenceKind::Handshake, 10).record(|record| record.hibernating = true);
+        assert_eq!(asleep.plan().report.degraded.reason, Reason::HandshakeFailed);
+        let asleep = asleep.spec(|intent| intent.hibernate = true);
+        assert!(!asleep.plan().report.degraded.holds);
+    }
+
+    #[test]
     fn a_member_that_nobody_listens_for_may_be_starting() {
         let plan = fails(SilenceKind::NotReached, 3600).plan();
         assert!(!plan.report.degraded.reason.to_string().contains("Handshake"));
