@@ -57,9 +57,12 @@ struct Options {
     /// Leave a failed scenario's namespace as it is
     #[arg(long)]
     keep: bool,
-    /// Folders of etcd programs by version; images of the embedded ground, and the versions of the real one's images
+    /// Folders of etcd programs by version: the versions that there are images of
     #[arg(long, env = "STATEWARD_ETCD_DIR")]
     etcd: PathBuf,
+    /// The images of the embedded environment
+    #[arg(long, env = "STATEWARD_IMAGES", default_value = "images")]
+    images: PathBuf,
     /// The program that breaks things on the real ground
     #[arg(long, env = "STATEWARD_XTASK", default_value = "xtask")]
     xtask: PathBuf,
@@ -118,7 +121,7 @@ async fn suite(options: Options) -> Result<()> {
     let versions = versions(&options.etcd)?;
     let ground: Arc<dyn Ground> = match options.ground {
         Where::Embedded => {
-            Arc::new(ground::embedded::Embedded::start(&options.etcd, versions, log::Log::install()).await?)
+            Arc::new(ground::embedded::Embedded::start(&options.images, versions, log::Log::install()).await?)
         }
         Where::Real => {
             Arc::new(ground::real::Real::connect(options.xtask.clone(), versions, log::Log::install()).await?)

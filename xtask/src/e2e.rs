@@ -36,7 +36,8 @@ pub(crate) fn suite(
     command.args(["--ground", ground]).args(arguments);
     command
         .env("STATEWARD_CACHE", &paths.cache)
-        .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"));
+        .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"))
+        .env("STATEWARD_IMAGES", paths.images());
     command.env("STATEWARD_XTASK", std::env::current_exe()?);
     // The newest kubectl that is there, else Debian's.
     let built = paths.cache.join("kube").join(pins::KUBERNETES[0]);

@@ -12,11 +12,13 @@ mod e2e;
 mod fuzz;
 mod golang;
 mod image;
+mod images;
 mod kube;
 mod lint;
 mod oci;
 mod paths;
 mod pins;
+mod progress;
 mod prometheus;
 mod published;
 mod release;
@@ -68,6 +70,8 @@ enum Verb {
     Release(release::Args),
     /// Write container images as OCI archives, without Docker
     Image(image::Args),
+    /// Build the images of the catalogue (pins/images.yaml), list them, or test them
+    Images(images::Args),
     /// A real Kubernetes on this machine (root is needed)
     Kube(kube::Args),
 }
@@ -99,6 +103,7 @@ fn run() -> anyhow::Result<()> {
         Verb::Published => published::run(&paths),
         Verb::Release(args) => release::run(&paths, &args),
         Verb::Image(args) => image::run(&paths, &args),
+        Verb::Images(args) => images::run(&paths, &args),
         Verb::Kube(args) => kube::run(&paths, &args),
     }
 }

@@ -1,20 +1,11 @@
 //! `./x setup`: what the embedded Kubernetes runs, without a compiler: etcd in two versions, and the oldest kubectl that
-//! must work. Every other verb that needs them calls this first; when all is there it only looks.
+//! must work, and the images of each etcd that needs no compiler or was compiled before. Every other verb that needs them calls this first; when all is there it only looks.
 
 use anyhow::Result;
 
 use crate::debian;
+use crate::images::{self, Catalogue};
 use crate::paths::Paths;
-
-/// What each release of Debian carries: release, version, programs.
-const ETCDS: [(&str, &str, &[&str]); 2] = [
-    ("bookworm", "3.4.23", &["usr/bin/etcd", "usr/bin/etcdctl"]),
-    (
-        "trixie",
-        "3.5.16",
-        &["usr/bin/etcd", "usr/bin/etcdctl", "usr/bin/etcdutl"],
-    ),
-];
 
 /// Options of `./x setup`.
 #[derive(clap::Args)]
@@ -30,11 +21,12 @@ pub(crate) fn run(paths: &Paths, _args: &Args) -> Result<()> {
 
 /// Fetches what is missing. One etcd is enough to go on with: a mirror may carry one release of Debian only.
 pub(crate) fn ensure(paths: &Paths) -> Result<()> {
-    let packages = ["etcd-server", "etcd-client"];
-    let results = ETCDS
-        .map(|(release, version, programs)| debian::files(paths, release, &packages, programs, &paths.etcd(version)));
+    let catalogue = Catalogue::read(&paths.checkout)?;
+    let etcds = catalogue.find(&["etcd".to_owned()])?;
+    let wanted = etcds.into_iter().filter(|image| images::needs_no_build(paths, image));
+    let results: Vec<Result<_>> = wanted.map(|image| images::build(paths, image)).collect();
     if results.iter().all(Result::is_err) {
-        return results.into_iter().collect();
+        return results.into_iter().map(|result| result.map(drop)).collect();
     }
     results
         .into_iter()

@@ -16,4 +16,4 @@ mod schema;
 mod streams;
 
 pub use cluster::{Builder, Cluster, StartError, kubeconfig_yaml};
-pub use node::{FaultError, Faults, Image, ImageSource};
+pub use node::{FaultError, Faults, Image, ImageSource, Root};
