@@ -212,6 +212,9 @@ fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
     header.set_entry_type(kind);
     header.set_mode(mode);
     header.set_size(size);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
     header
 }
 

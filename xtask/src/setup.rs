@@ -1,7 +1,7 @@
-//! `./x setup`: what the embedded Kubernetes runs, without a compiler: etcd in two versions, and the oldest kubectl that
-//! must work, and the images of each etcd that needs no compiler or was compiled before. Every other verb that needs them calls this first; when all is there it only looks.
+//! `./x setup`: what the embedded Kubernetes runs, without a compiler: images of etcd in two versions, and of those that were compiled
+//! before, and the oldest kubectl that must work. Every other verb that needs them calls this first; when all is there it only looks.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::debian;
 use crate::images::{self, Catalogue};
@@ -23,15 +23,19 @@ pub(crate) fn run(paths: &Paths, _args: &Args) -> Result<()> {
 pub(crate) fn ensure(paths: &Paths) -> Result<()> {
     let catalogue = Catalogue::read(&paths.checkout)?;
     let etcds = catalogue.find(&["etcd".to_owned()])?;
-    let wanted = etcds.into_iter().filter(|image| images::needs_no_build(paths, image));
-    let results: Vec<Result<_>> = wanted.map(|image| images::build(paths, image)).collect();
-    if results.iter().all(Result::is_err) {
-        return results.into_iter().map(|result| result.map(drop)).collect();
+    let (mut built, mut failed) = (0, Vec::new());
+    for image in etcds.into_iter().filter(|image| images::needs_no_build(paths, image)) {
+        match images::build(paths, image) {
+            Ok(_) => built += 1,
+            Err(error) => failed.push(error),
+        }
     }
-    results
-        .into_iter()
-        .filter_map(Result::err)
-        .for_each(|error| eprintln!("going on without: {error:#}"));
+    if built == 0 {
+        return Err(failed.pop().context("the catalogue has no etcd that can be fetched")?);
+    }
+    for error in failed {
+        eprintln!("going on without: {error:#}");
+    }
     debian::files(
         paths,
         "bookworm",

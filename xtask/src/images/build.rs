@@ -111,7 +111,9 @@ fn lay(paths: &Paths, image: &Definition, layer: &Layer, tree: &Path, contents: 
             programs: names,
         } => {
             let folder = paths.cache.join(pin).join(version);
-            golang::build(paths, &pins::named(pin, version)?, &folder)?;
+            if names.iter().any(|name| !folder.join(name).exists()) {
+                golang::build(paths, &pins::named(pin, version)?, &folder)?;
+            }
             for name in names {
                 link(&folder.join(name), &programs)?;
             }
@@ -169,8 +171,10 @@ fn finish_root(image: &Definition, tree: &Path) -> Result<()> {
     for folder in ["tmp", "var/tmp"] {
         fs::set_permissions(tree.join(folder), fs::Permissions::from_mode(0o1777))?;
     }
-    if fs::symlink_metadata(tree.join("var/run")).is_err() {
-        std::os::unix::fs::symlink("/run", tree.join("var/run"))?;
+    // A folder in some releases, and a link once maintainer scripts have run. Relative: nobody must follow it out of this tree.
+    let run = tree.join("var/run");
+    if fs::remove_dir(&run).is_ok() || fs::symlink_metadata(&run).is_err() {
+        std::os::unix::fs::symlink("../run", &run)?;
     }
     let (uid, gid) = image.config.user.split_once(':').unwrap_or(("0", "0"));
     let mut passwd = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n".to_owned();
