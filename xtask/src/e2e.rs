@@ -19,7 +19,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
-    setup::ensure(paths)?;
     show(suite(paths, "embedded", cargo::build, &args.suite)?.current_dir(&paths.checkout))
 }
 
@@ -33,6 +32,8 @@ pub(crate) fn suite(
     // Its pods that take and restore backups run this program.
     build("stateward")?;
     let mut command = Command::new(build("stateward-e2e")?);
+    // Last: compiling takes minutes, in which another checkout may have added an etcd to the cache that needs an image.
+    setup::ensure(paths)?;
     command.args(["--ground", ground]).args(arguments);
     command
         .env("STATEWARD_CACHE", &paths.cache)
