@@ -1,4 +1,4 @@
-# The operator's image for those who use Docker. `./x image --release` makes the same without it.
+# Builds the operator's image with Docker. `./x image --release` builds the same image without it.
 FROM docker.io/library/rust:1.95-bookworm AS build
 WORKDIR /source
 COPY . .

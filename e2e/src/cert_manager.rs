@@ -1,4 +1,4 @@
-//! A real cert-manager at work: its controller as a process of the test that looks after one namespace.
+//! A real cert-manager: its controller runs as a process of the test and serves one namespace.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::definitions::{self, CERT_MANAGER};
 use crate::test::Test;
 
-/// Why a ground may lack it.
+/// Why an environment may lack it.
 pub(crate) const NOT_BUILT: &str = "there is no cert-manager; ./x kube test --build-only builds one";
 
 fn controller() -> Option<PathBuf> {
@@ -20,13 +20,12 @@ pub(crate) fn is_built() -> bool {
     controller().is_some()
 }
 
-/// Its controller. It ends with this value.
+/// The running controller. Dropping this value ends it.
 pub(crate) struct Controller {
     process: tokio::process::Child,
     log: tempfile::NamedTempFile,
 }
 
-/// Starts it for the test's namespace.
 pub(crate) fn start(test: &Test) -> Result<Controller> {
     let program = controller().context(NOT_BUILT)?;
     let log = tempfile::NamedTempFile::new()?;
@@ -34,7 +33,7 @@ pub(crate) fn start(test: &Test) -> Result<Controller> {
         .args(["--namespace", &test.namespace, "--leader-elect=false"])
         .args(["--metrics-listen-address", "127.0.0.1:0", "--v", "2"])
         .arg("--kubeconfig")
-        .arg(test.ground.kubeconfig())
+        .arg(test.environment.kubeconfig())
         .stdin(Stdio::null())
         .stdout(log.reopen()?)
         .stderr(log.reopen()?)
@@ -45,7 +44,7 @@ pub(crate) fn start(test: &Test) -> Result<Controller> {
 }
 
 impl Controller {
-    /// Fails when it has ended, with its last words.
+    /// Fails with the end of its log if it has exited.
     pub(crate) fn must_run(&mut self) -> Result<()> {
         if let Some(status) = self.process.try_wait()? {
             bail!("cert-manager ended ({status}): {}", self.last_words());
@@ -53,7 +52,6 @@ impl Controller {
         Ok(())
     }
 
-    /// The end of its log.
     pub(crate) fn last_words(&self) -> String {
         let text = std::fs::read_to_string(self.log.path()).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();

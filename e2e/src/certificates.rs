@@ -1,4 +1,5 @@
-//! Certificates as a person makes them for `TLS.static`: an authority, and three certificates with the old operator's names.
+//! Certificates as users create them for `TLS.static`: a CA, and three certificates with the key names of the old
+//! operator.
 
 use anyhow::Result;
 use rcgen::{
@@ -6,8 +7,8 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
-/// The three Secrets with one self-signed certificate with `CA:TRUE` that is CA and leaf of everything, as users of the old operator
-/// have it.
+/// The three Secrets with one self-signed certificate (`CA:TRUE`) that is both CA and leaf, as users of the old
+/// operator have it.
 pub(crate) fn one_for_all(cluster: &str, namespace: &str) -> Result<[Value; 3]> {
     let members = format!("*.{cluster}.{namespace}.svc");
     let key = KeyPair::generate()?;
@@ -35,16 +36,12 @@ pub(crate) fn one_for_all(cluster: &str, namespace: &str) -> Result<[Value; 3]> 
     ])
 }
 
-/// A certificate authority.
-pub(crate) struct Authority {
-    /// Its certificate.
+pub(crate) struct Ca {
     pub(crate) pem: String,
-    /// Its key.
     pub(crate) key: String,
 }
 
-impl Authority {
-    /// A new one.
+impl Ca {
     pub(crate) fn new(name: &str) -> Result<Self> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(Vec::new())?;
@@ -57,7 +54,7 @@ impl Authority {
         })
     }
 
-    /// The one in a Secret.
+    /// Reads it from a Secret.
     pub(crate) fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self> {
         Ok(Self {
             pem: String::from_utf8(certificate.to_vec())?,
@@ -65,12 +62,13 @@ impl Authority {
         })
     }
 
-    /// A certificate and its key without names in it: etcd takes one with names only from an address that they resolve to.
+    /// A certificate and its key, without names: etcd accepts a certificate with names only from an address that they
+    /// resolve to.
     pub(crate) fn sign_nameless(&self) -> Result<(String, String)> {
         self.sign(Vec::new(), false)
     }
 
-    /// A certificate of it and its key.
+    /// Issues a certificate and its key.
     fn sign(&self, names: Vec<String>, server: bool) -> Result<(String, String)> {
         let issuer = Issuer::from_ca_cert_pem(&self.pem, KeyPair::from_pem(&self.key)?)?;
         let key = KeyPair::generate()?;
@@ -84,7 +82,7 @@ impl Authority {
         Ok((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
     }
 
-    /// The Secret of an authority that others sign with.
+    /// The Secret of a CA that signs for others.
     pub(crate) fn secret(&self, name: &str) -> Value {
         json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "kubernetes.io/tls",
@@ -92,20 +90,20 @@ impl Authority {
         })
     }
 
-    /// The three Secrets of a cluster, with new certificates of this authority, that tell to trust these.
-    pub(crate) fn secrets(&self, cluster: &str, namespace: &str, trusted: &[&Authority]) -> Result<[Value; 3]> {
+    /// The three Secrets of a cluster, with new certificates of this CA, that trust the given CAs.
+    pub(crate) fn secrets(&self, cluster: &str, namespace: &str, trusted: &[&Ca]) -> Result<[Value; 3]> {
         self.secrets_also(cluster, namespace, trusted, &[])
     }
 
-    /// The same, with further names and addresses in the certificates of members.
+    /// The same, with more names and addresses in the certificates of members.
     pub(crate) fn secrets_also(
         &self,
         cluster: &str,
         namespace: &str,
-        trusted: &[&Authority],
+        trusted: &[&Ca],
         also: &[String],
     ) -> Result<[Value; 3]> {
-        let ca: String = trusted.iter().map(|authority| authority.pem.as_str()).collect();
+        let ca: String = trusted.iter().map(|ca| ca.pem.as_str()).collect();
         let members = format!("*.{cluster}.{namespace}.svc");
         let mut peer = vec![members.clone(), format!("{members}.cluster.local")];
         let mut server = vec![

@@ -1,4 +1,5 @@
-//! CustomResourceDefinitions of others, as `./x` took them from their Go modules: those of cert-manager and of the Prometheus operator.
+//! CustomResourceDefinitions of other projects (cert-manager and the Prometheus operator), as `./x` took them from
+//! their Go modules.
 
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ use crate::wait::until;
 pub(crate) const CERT_MANAGER: &str = "cert-manager";
 pub(crate) const PROMETHEUS: &str = "prometheus-operator";
 
-/// The folder in the cache with what there is of somebody.
+/// The folder in the cache with the definitions of a project.
 pub(crate) fn folder(of: &str) -> Option<PathBuf> {
     let cache = PathBuf::from(std::env::var_os("STATEWARD_CACHE")?).join(of);
     let mut versions = std::fs::read_dir(cache).ok()?.flatten().map(|entry| entry.path());
@@ -29,14 +30,14 @@ fn all(of: &str) -> Result<Vec<CustomResourceDefinition>> {
     Ok(all)
 }
 
-/// Takes them away, with every object of them.
+/// Deletes them, and with them every object of their kinds.
 pub(crate) async fn uninstall(test: &Test, of: &str) -> Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(test.client.clone());
     for definition in all(of)? {
         let name = definition.name_any();
         if api.get_opt(&name).await?.is_some() {
             api.delete(&name, &DeleteParams::default()).await?;
-            until(&format!("{name} to go away"), 60, async || {
+            until(&format!("{name} to be deleted"), 60, async || {
                 Ok(api.get_opt(&name).await?.is_none().then_some(()))
             })
             .await?;
@@ -45,7 +46,7 @@ pub(crate) async fn uninstall(test: &Test, of: &str) -> Result<()> {
     Ok(())
 }
 
-/// Brings them.
+/// Creates them.
 pub(crate) async fn install(test: &Test, of: &str) -> Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(test.client.clone());
     for definition in all(of)? {

@@ -1,4 +1,4 @@
-//! The operator's log on the embedded ground, kept in memory for the story of a failed scenario.
+//! The operator's log in the embedded environment, kept in memory for the diagnostics of a failed scenario.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The last lines of the log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log(Arc<Mutex<VecDeque<u8>>>);
 
@@ -27,7 +26,6 @@ impl Log {
         log
     }
 
-    /// Its last lines.
     pub(crate) fn tail(&self, lines: usize) -> String {
         let bytes: Vec<u8> = self
             .0

@@ -1,11 +1,12 @@
-//! The end-to-end suite: each scenario is written once, against a kubeconfig and a small set of faults, and runs on the
+//! The end-to-end suite. Each scenario is written once, against a kubeconfig and a small set of faults, and runs on the
 //! embedded and on a real Kubernetes. Run it with `./x e2e` or `./x kube test`.
 
 mod bench;
 mod cert_manager;
 mod certificates;
 mod definitions;
-mod ground;
+mod diagnostics;
+mod environment;
 mod log;
 mod memory;
 mod meter;
@@ -13,7 +14,6 @@ mod s3;
 mod scenarios;
 #[path = "../../crates/store/tests/servers/mod.rs"]
 mod servers;
-mod story;
 mod test;
 mod tool;
 mod wait;
@@ -29,44 +29,44 @@ use clap::{Parser, ValueEnum};
 use futures::StreamExt;
 use stateward_api::EtcdVersion;
 
-use ground::Ground;
+use environment::Environment;
 use scenarios::{SCENARIOS, Scenario};
 use test::Test;
 
-/// Runs scenarios on a ground.
+/// Runs scenarios in an environment
 #[derive(Parser)]
 struct Options {
-    /// Where
+    /// The environment to run in
     #[arg(long, value_enum, default_value = "embedded")]
-    ground: Where,
-    /// Only those that matter most
+    environment: Where,
+    /// Run only the most important scenarios
     #[arg(long)]
     smoke: bool,
-    /// Measure what the operator needs against the same objects made by hand, instead of running scenarios
+    /// Compare the operator with the same objects created by a script, instead of running scenarios
     #[arg(long)]
     bench: bool,
-    /// Only list them
+    /// List the scenarios and exit
     #[arg(long)]
     list: bool,
-    /// Run all this many times
+    /// Run every scenario this many times
     #[arg(long, default_value_t = 1)]
     repeat: usize,
-    /// How many scenarios run side by side, where they need not be alone
+    /// How many scenarios run in parallel, among those that allow it
     #[arg(long, default_value_t = 4)]
     beside: usize,
-    /// Leave a failed scenario's namespace as it is
+    /// Keep the namespace of a failed scenario
     #[arg(long)]
     keep: bool,
-    /// Folders of etcd programs by version: the versions that there are images of
+    /// Folder of etcd programs by version: the versions that there are images of
     #[arg(long, env = "STATEWARD_ETCD_DIR")]
     etcd: PathBuf,
     /// The images of the embedded environment
     #[arg(long, env = "STATEWARD_IMAGES", default_value = "images")]
     images: PathBuf,
-    /// The program that breaks things on the real ground
+    /// The program that injects faults into the real environment
     #[arg(long, env = "STATEWARD_XTASK", default_value = "xtask")]
     xtask: PathBuf,
-    /// Only these scenarios; measurements by a word of their names
+    /// Only these scenarios; with --bench, only measurements whose names contain one of these words
     names: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ async fn suite(options: Options) -> Result<()> {
             .iter()
             .find(|name| SCENARIOS.iter().all(|scenario| scenario.name != **name))
     {
-        bail!("there is no scenario {unknown}; --list shows them");
+        bail!("no scenario is named {unknown}; --list shows all");
     }
     if options.list {
         chosen
@@ -119,27 +119,27 @@ async fn suite(options: Options) -> Result<()> {
         return Ok(());
     }
     let versions = versions(&options.etcd)?;
-    let ground: Arc<dyn Ground> = match options.ground {
+    let environment: Arc<dyn Environment> = match options.environment {
         Where::Embedded => {
-            Arc::new(ground::embedded::Embedded::start(&options.images, versions, log::Log::install()).await?)
+            Arc::new(environment::embedded::Embedded::start(&options.images, versions, log::Log::install()).await?)
         }
         Where::Real => {
-            Arc::new(ground::real::Real::connect(options.xtask.clone(), versions, log::Log::install()).await?)
+            Arc::new(environment::real::Real::connect(options.xtask.clone(), versions, log::Log::install()).await?)
         }
     };
     if options.bench {
-        return bench::run(&ground, &options.names).await;
+        return bench::run(&environment, &options.names).await;
     }
     let mut tally = Tally::default();
     let all = Instant::now();
     for _ in 0..options.repeat.max(1) {
         for alone in [false, true] {
             let these = chosen.iter().filter(|scenario| scenario.alone == alone);
-            let runs = these.map(|scenario| timed(&ground, scenario, options.keep));
+            let runs = these.map(|scenario| timed(&environment, scenario, options.keep));
             let beside = if alone { 1 } else { options.beside.max(1) };
             let mut ends = futures::stream::iter(runs).buffer_unordered(beside);
             while let Some(end) = ends.next().await {
-                tally.add(ground.name(), end);
+                tally.add(environment.name(), end);
             }
         }
     }
@@ -149,8 +149,8 @@ async fn suite(options: Options) -> Result<()> {
         skipped,
     } = tally;
     println!(
-        "{} ground, {:.0} s{}",
-        ground.name(),
+        "{} environment, {:.0} s{}",
+        environment.name(),
         all.elapsed().as_secs_f64(),
         if failed.is_empty() {
             String::new()
@@ -166,7 +166,6 @@ async fn suite(options: Options) -> Result<()> {
     }
 }
 
-/// How the scenarios ended.
 #[derive(Default)]
 struct Tally {
     passed: usize,
@@ -175,7 +174,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, ground: &str, (scenario, seconds, outcome): (&Scenario, f64, Outcome)) {
+    fn add(&mut self, environment: &str, (scenario, seconds, outcome): (&Scenario, f64, Outcome)) {
         let name = scenario.name;
         match outcome {
             Outcome::Passed(what) => {
@@ -184,7 +183,7 @@ impl Tally {
             }
             Outcome::CannotRun(why) => {
                 self.skipped += 1;
-                println!("scenario {name} ... cannot run on the {ground} ground: {why}");
+                println!("scenario {name} ... cannot run in the {environment} environment: {why}");
             }
             Outcome::Failed(error) => {
                 self.failed.push(name);
@@ -194,28 +193,32 @@ impl Tally {
     }
 }
 
-async fn timed<'a>(ground: &Arc<dyn Ground>, scenario: &'a Scenario, keep: bool) -> (&'a Scenario, f64, Outcome) {
+async fn timed<'a>(
+    environment: &Arc<dyn Environment>,
+    scenario: &'a Scenario,
+    keep: bool,
+) -> (&'a Scenario, f64, Outcome) {
     let started = Instant::now();
-    let outcome = run(ground, scenario, keep).await;
+    let outcome = run(environment, scenario, keep).await;
     (scenario, started.elapsed().as_secs_f64(), outcome)
 }
 
-async fn run(ground: &Arc<dyn Ground>, scenario: &Scenario, keep: bool) -> Outcome {
-    if let Some(why) = scenario.needs.iter().find_map(|need| ground.lacks(*need)) {
+async fn run(environment: &Arc<dyn Environment>, scenario: &Scenario, keep: bool) -> Outcome {
+    if let Some(why) = scenario.needs.iter().find_map(|need| environment.lacks(*need)) {
         return Outcome::CannotRun(why);
     }
-    let test = match Test::new(ground.clone(), scenario.name).await {
+    let test = match Test::new(environment.clone(), scenario.name).await {
         Ok(test) => test,
         Err(error) => return Outcome::Failed(error),
     };
     let limit = Duration::from_secs(scenario.limit);
-    let here = scenario.needs.contains(&ground::Need::Meter);
+    let in_process = scenario.needs.contains(&environment::Need::Meter);
     let run = async {
-        if here {
-            ground
-                .operator_here(true)
+        if in_process {
+            environment
+                .operator_in_process(true)
                 .await
-                .context("the operator cannot run here")?;
+                .context("the operator cannot run in this process")?;
         }
         (scenario.run)(&test).await
     };
@@ -224,16 +227,19 @@ async fn run(ground: &Arc<dyn Ground>, scenario: &Scenario, keep: bool) -> Outco
         Err(_) => Err(anyhow::anyhow!("took longer than {} s", scenario.limit)),
     };
     if let Err(error) = &result {
-        println!("scenario {} failed: {error:#}. Its story:", scenario.name);
-        story::tell(&test).await;
+        println!("scenario {} failed: {error:#}. Diagnostics:", scenario.name);
+        diagnostics::print(&test).await;
     }
-    // What was broken of what others share is mended, and the operator works again, before the next one.
+    // Before the next scenario, shared faults are undone and the operator runs again.
     let mended = async {
         if scenario.alone {
-            ground.fault(ground::Fault::Heal).await.context("cannot undo cuts")?;
-            ground.operator_here(false).await?;
-            let started = ground.start_operator().await;
-            started.context("the operator does not come back")?;
+            environment
+                .fault(environment::Fault::Heal)
+                .await
+                .context("cannot undo cuts")?;
+            environment.operator_in_process(false).await?;
+            let started = environment.start_operator().await;
+            started.context("the operator does not start")?;
         }
         if keep && result.is_err() {
             Ok(())

@@ -1,14 +1,14 @@
-//! The memory that agents take. On both grounds the processes of pods are processes of this machine.
+//! Memory use of agents. In both environments, the processes of pods are processes of this machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often it is looked; the kernel keeps the peak between two looks, so only a process's last moment can be missed.
+/// The sampling interval. The kernel keeps each process's peak, so only the last moment of a process can be missed.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Watches the agents whose task names something, until it is dropped.
+/// Watches the agents whose task contains a text, until it is dropped.
 pub(crate) struct Agents {
     most: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
@@ -32,7 +32,7 @@ impl Agents {
         }
     }
 
-    /// The most that one of them took so far, in MiB; 0 when none was seen.
+    /// The highest peak of any of them so far, in MiB; 0 if none was seen.
     pub(crate) fn peak(&self) -> u64 {
         self.most.load(Ordering::Relaxed).div_ceil(1024)
     }
@@ -45,7 +45,7 @@ impl Drop for Agents {
     }
 }
 
-/// The highest peak of those that run, in KiB.
+/// The highest peak of the running ones, in KiB.
 fn now(what: &str) -> u64 {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let peaks = processes.filter_map(|process| {

@@ -1,4 +1,4 @@
-//! What the operator asks of the API server, counted on its way there; and its death right after one of its writes.
+//! Counts the operator's requests to the API server, and can kill the operator right after one of its writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -7,18 +7,19 @@ use anyhow::Result;
 use kube::client::Body;
 use tokio::sync::Notify;
 
-/// Counts requests. The lease of the leader, which lives by being renewed, is not counted.
+/// Counts requests, except those that renew the leader's lease.
 #[derive(Default)]
 pub(crate) struct Meter {
     writes: AtomicU64,
     reads: AtomicU64,
     watches: AtomicU64,
-    /// The operator hears no answer to this write from now on (1: the next), nor to anything later; 0: it hears all.
+    /// The operator gets no response to this write (1: the next one) nor to any later request; 0: it gets all
+    /// responses.
     last_write: AtomicI64,
     fell: Notify,
 }
 
-/// How many there were.
+/// The counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Count {
     /// POST, PUT, PATCH and DELETE.
@@ -30,7 +31,6 @@ pub(crate) struct Count {
 }
 
 impl Meter {
-    /// The counts so far.
     pub(crate) fn count(&self) -> Count {
         Count {
             writes: self.writes.load(Ordering::SeqCst),
@@ -39,17 +39,17 @@ impl Meter {
         }
     }
 
-    /// After this many writes the operator is to be killed (0: never).
+    /// Kills the operator after this many writes (0: never).
     pub(crate) fn fall_after(&self, writes: i64) {
         self.last_write.store(writes, Ordering::SeqCst);
     }
 
-    /// Waits until that write was made.
+    /// Waits until that write has happened.
     pub(crate) async fn fell(&self) {
         self.fell.notified().await;
     }
 
-    /// A client that does what this one does, and is counted.
+    /// Wraps a client so that its requests are counted.
     pub(crate) fn on(self: &Arc<Self>, client: kube::Client) -> kube::Client {
         let namespace = client.default_namespace().to_owned();
         let meter = self.clone();
@@ -73,7 +73,8 @@ impl Meter {
             false => &self.reads,
         };
         counter.fetch_add(1, Ordering::SeqCst);
-        // Events are words: the operator does not wait for them, and its death there is no other than a moment later.
+        // Events are not counted: the operator does not wait for them, so a crash after one is like a crash a moment
+        // later.
         let is_step = writes && !path.ends_with("/events");
         let answer = client.send(request).await;
         if is_step && self.last_write.load(Ordering::SeqCst) > 0 && self.last_write.fetch_sub(1, Ordering::SeqCst) == 1
@@ -85,7 +86,7 @@ impl Meter {
     }
 }
 
-/// Nothing but watches may have happened between two counts.
+/// Checks that nothing but watches happened between two counts.
 pub(crate) fn quiet(before: Count, after: Count) -> Result<()> {
     anyhow::ensure!(
         before.writes == after.writes,

@@ -1,5 +1,5 @@
-//! A real S3 server for one scenario: a pod with a service where the ground has its image, else a process on a loopback address
-//! of its own, which the embedded ground's pods reach.
+//! A real S3 server for one scenario: a pod with a Service where the environment has its image, otherwise a process on
+//! a loopback address of its own that the embedded environment's pods reach.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
@@ -16,37 +16,37 @@ use crate::servers::{PASSWORD, Server, USER, aws_files};
 use crate::test::{SERVER, Test, is_ready};
 use crate::wait::until;
 
-/// The environment variable with the reference of the image, where pods can run it.
+/// The environment variable with the image reference, where pods can run it.
 pub(crate) const IMAGE: &str = "STATEWARD_MINIO";
-/// The one bucket.
+/// The only bucket.
 pub(crate) const BUCKET: &str = "mybucket";
 const PORT: u16 = 9000;
 
-/// A server that runs, until it is dropped or the scenario's namespace is cleared.
+/// A running server. It ends when it is dropped or when the scenario's namespace is deleted.
 pub(crate) struct S3 {
-    /// As pods name it.
+    /// The URL for pods.
     pub(crate) url: String,
-    /// Where the suite reaches it.
+    /// The URL for the suite.
     address: SocketAddr,
     _process: Option<Server>,
 }
 
 impl S3 {
-    /// With an empty bucket and as much room as there is.
+    /// Starts one with an empty bucket and no size limit.
     pub(crate) async fn start(test: &Test, name: &str) -> Result<Self> {
         Self::with_room(test, name, None).await
     }
 
-    /// On a disk of so many MiB, so that it is really full when it is.
+    /// Starts one on a disk of this many MiB, so that the disk really fills up.
     pub(crate) async fn small(test: &Test, name: &str, room: u32) -> Result<Self> {
         Self::with_room(test, name, Some(room)).await
     }
 
     async fn with_room(test: &Test, name: &str, room: Option<u32>) -> Result<Self> {
         match std::env::var(IMAGE) {
-            Ok(image) if test.ground.name() == "real" => Self::pod(test, name, &image, room).await,
+            Ok(image) if test.environment.name() == "real" => Self::pod(test, name, &image, room).await,
             _ => {
-                // Not 127.0.0.1: there the node writes the pod's own address.
+                // Not 127.0.0.1: there the node inserts the pod's own address.
                 let ip = Ipv4Addr::new(127, 77, rand::random_range(1..250), rand::random_range(1..250));
                 let start = move || Server::minio_with_room(IpAddr::V4(ip), &[BUCKET], room);
                 let server = tokio::task::spawn_blocking(start).await?;
@@ -60,7 +60,7 @@ impl S3 {
     }
 
     async fn pod(test: &Test, name: &str, image: &str, room: Option<u32>) -> Result<Self> {
-        // In memory, since only there Kubernetes makes a volume really end at its limit.
+        // In memory, because only there does Kubernetes enforce the limit of a volume.
         let volume = room.map_or(
             json!({}),
             |room| json!({"medium": "Memory", "sizeLimit": format!("{room}Mi")}),
@@ -85,7 +85,7 @@ impl S3 {
                     },
                     "volumeMounts": [
                         {"name": "data", "mountPath": "/data"},
-                        // Makes the folder, which is the bucket.
+                        // Creates the folder, which is the bucket.
                         {"name": "data", "mountPath": "/bucket", "subPath": BUCKET},
                         {"name": "home", "mountPath": "/tmp"},
                     ],
@@ -102,7 +102,7 @@ impl S3 {
         test.pods().create(&PostParams::default(), &pod).await?;
         let address = SocketAddr::new(ip.parse()?, PORT);
         until(
-            "the S3 server to be ready and its service to lead to it",
+            "the S3 server to be ready and its Service to have an endpoint",
             90,
             async || {
                 let ready = is_ready(&test.pods().get(name).await?);
@@ -118,9 +118,9 @@ impl S3 {
         })
     }
 
-    /// A proxy before it that breaks what passes, in this process; and its URL for pods.
+    /// Starts a proxy in this process that breaks connections on the way to the server, and returns its URL for pods.
     pub(crate) fn proxied(&self, fault: Fault) -> Result<(Proxy, String)> {
-        // The address from which this process would speak to it is one that pods can reach, too.
+        // The local address towards the server is one that pods can reach, too.
         let ours = UdpSocket::bind("0.0.0.0:0")?;
         ours.connect(self.address)?;
         let ip = match ours.local_addr()?.ip() {
@@ -132,7 +132,7 @@ impl S3 {
         Ok((proxy, url))
     }
 
-    /// Whether a file is there, as any client sees it.
+    /// Whether a file exists, as any client sees it.
     pub(crate) async fn has(&self, path: &str) -> Result<bool> {
         let secrets = tempfile::tempdir()?;
         aws_files(secrets.path(), USER, PASSWORD);
@@ -154,7 +154,7 @@ impl S3 {
     }
 }
 
-/// The secret as users make it: from the two files of the AWS command line.
+/// The Secret as users create it: from the two files of the AWS command line.
 pub(crate) async fn secret(test: &Test, name: &str, password: &str) -> Result<()> {
     let folder = tempfile::tempdir()?;
     aws_files(folder.path(), USER, password);

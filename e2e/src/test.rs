@@ -1,4 +1,4 @@
-//! What a scenario works with: a namespace of its own, clusters in it, ways to wait and to look.
+//! What a scenario works with: a namespace of its own, clusters in it, and ways to wait and to inspect.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,43 +13,39 @@ use stateward_api::conditions::{is_true, types};
 use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
 use stateward_etcd::{Client, Timeouts, Tls};
 
-use crate::ground::{Fault, Ground};
+use crate::environment::{Environment, Fault};
 use crate::wait::until;
 use crate::writer::{Endpoint, Writer};
 
 /// The etcd version of scenarios that are not about versions.
 pub(crate) const USUAL: &str = "3.5.35";
 
-/// The label of pods with which a scenario plays the world around the operator; they go at its end.
+/// The label of pods that a scenario creates beside the operator's. They are deleted when it ends.
 pub(crate) const SERVER: &str = "stateward-e2e-server";
 
-/// One run of a scenario.
 pub(crate) struct Test {
-    /// Where.
-    pub(crate) ground: Arc<dyn Ground>,
-    /// The namespace that is only its own.
+    pub(crate) environment: Arc<dyn Environment>,
+    /// The scenario's own namespace.
     pub(crate) namespace: String,
-    /// An administrator's client.
+    /// A client with administrator permissions.
     pub(crate) client: kube::Client,
     /// The version to use where it does not matter.
     pub(crate) usual: String,
 }
 
-/// A member as etcd itself lists it.
+/// A member as etcd lists it.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
-    /// Its ID.
     pub(crate) id: u64,
-    /// Its name.
     pub(crate) name: String,
-    /// It does not vote.
+    /// Whether it is a learner, which does not vote.
     pub(crate) learner: bool,
 }
 
 impl Test {
-    /// Makes the namespace, with the "restricted" pod security standard enforced.
-    pub(crate) async fn new(ground: Arc<dyn Ground>, scenario: &str) -> Result<Self> {
-        let client = ground.client();
+    /// Creates the namespace and enforces the "restricted" Pod Security Standard in it.
+    pub(crate) async fn new(environment: Arc<dyn Environment>, scenario: &str) -> Result<Self> {
+        let client = environment.client();
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let suffix: String = (0..4).map(|_| char::from(b'a' + rand::random_range(0..26u8))).collect();
         let namespace = format!(
@@ -61,24 +57,23 @@ impl Test {
         namespaces
             .create(&PostParams::default(), &serde_json::from_value(object)?)
             .await
-            .context("cannot make a namespace")?;
-        let have = ground.versions();
+            .context("cannot create the namespace")?;
+        let have = environment.versions();
         let usual = have
             .iter()
             .map(ToString::to_string)
             .find(|version| version == USUAL)
             .or_else(|| have.last().map(ToString::to_string))
-            .context("no etcd image at hand")?;
+            .context("no etcd image is available")?;
         Ok(Self {
-            ground,
+            environment,
             namespace,
             client,
             usual,
         })
     }
 
-    /// Deletes the clusters and waits until their pods are gone, then the namespace, which Kubernetes clears in its own
-    /// time.
+    /// Deletes the clusters, waits until their pods are gone, and deletes the namespace without waiting for it.
     pub(crate) async fn clean_up(&self) -> Result<()> {
         let restores: Api<EtcdRestore> = Api::namespaced(self.client.clone(), &self.namespace);
         restores
@@ -101,7 +96,7 @@ impl Test {
 
     /// Waits until no pod is left in the namespace.
     pub(crate) async fn pods_gone(&self) -> Result<()> {
-        until("the pods to go away", 90, async || {
+        until("the pods to be deleted", 90, async || {
             let left = self.pods().list(&ListParams::default()).await?.items;
             if !left.is_empty() {
                 bail!("{}", left.iter().map(remains).collect::<Vec<_>>().join("; "));
@@ -111,27 +106,23 @@ impl Test {
         .await
     }
 
-    /// The clusters of the namespace.
     pub(crate) fn clusters(&self) -> Api<EtcdCluster> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Its EtcdBackups.
     pub(crate) fn backups(&self) -> Api<EtcdBackup> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Its pods.
     pub(crate) fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Its claims.
     pub(crate) fn claims(&self) -> Api<PersistentVolumeClaim> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Creates a cluster with this spec; a version is filled in where none is given.
+    /// Creates a cluster with this spec. Fills in the version if the spec has none.
     pub(crate) async fn create(&self, name: &str, mut spec: Value) -> Result<()> {
         if spec.get("version").is_none() {
             spec["version"] = json!(self.usual);
@@ -144,13 +135,13 @@ impl Test {
         Ok(())
     }
 
-    /// Creates a cluster and waits until it is as the spec says.
+    /// Creates a cluster and waits until it matches its spec.
     pub(crate) async fn created(&self, name: &str, spec: Value) -> Result<()> {
         self.create(name, spec).await?;
         self.settled(name, 60).await.map(drop)
     }
 
-    /// Merges this into the spec.
+    /// Merges a patch into the spec.
     pub(crate) async fn edit(&self, name: &str, spec: Value) -> Result<()> {
         let patch = json!({ "spec": spec });
         self.clusters()
@@ -159,7 +150,6 @@ impl Test {
         Ok(())
     }
 
-    /// The cluster now.
     pub(crate) async fn get(&self, name: &str) -> Result<EtcdCluster> {
         Ok(self.clusters().get(name).await?)
     }
@@ -177,7 +167,6 @@ impl Test {
             .collect())
     }
 
-    /// The claims of a cluster.
     pub(crate) async fn claims_of(&self, name: &str) -> Result<Vec<PersistentVolumeClaim>> {
         Ok(self
             .claims()
@@ -186,9 +175,9 @@ impl Test {
             .items)
     }
 
-    /// Waits until the cluster is as the spec says: by its status, by Kubernetes, and by etcd's own member list.
+    /// Waits until the cluster matches its spec: by its status, by Kubernetes, and by etcd's own member list.
     pub(crate) async fn settled(&self, name: &str, seconds: u64) -> Result<EtcdCluster> {
-        until(&format!("{name} to be as its spec says"), seconds, async || {
+        until(&format!("{name} to match its spec"), seconds, async || {
             let cluster = self.get(name).await?;
             let size = usize::try_from(cluster.spec.size)?;
             if !is_settled(&cluster) {
@@ -202,14 +191,14 @@ impl Test {
             let list = self.list_by(&cluster, &pods[0]).await?;
             let voters = list.iter().filter(|member| !member.learner).count();
             if list.len() != size || voters != size {
-                bail!("etcd lists {} members, {voters} voters, {size} wanted", list.len());
+                bail!("etcd lists {} members, {voters} voters, expected {size}", list.len());
             }
             Ok(Some(cluster))
         })
         .await
     }
 
-    /// Waits until a condition holds with this reason, and gives its message.
+    /// Waits until a condition is true with this reason, and returns its message.
     pub(crate) async fn condition(&self, name: &str, type_: &str, reason: &str, seconds: u64) -> Result<String> {
         until(
             &format!("{name} to have condition {type_} with reason {reason}"),
@@ -230,7 +219,7 @@ impl Test {
         .await
     }
 
-    /// The member list, asked of one of the cluster's pods.
+    /// The member list, from one of the cluster's pods.
     pub(crate) async fn list(&self, name: &str) -> Result<Vec<Listed>> {
         let cluster = self.get(name).await?;
         let pods = self.pods_of(name).await?;
@@ -250,7 +239,7 @@ impl Test {
             .collect())
     }
 
-    /// A client of one member.
+    /// An etcd client for one member.
     pub(crate) async fn etcd(&self, cluster: &EtcdCluster, pod: &Pod) -> Result<Client> {
         let address = pod
             .status
@@ -278,7 +267,7 @@ impl Test {
         }
     }
 
-    /// A client's certificate of this Secret.
+    /// The client certificate in a Secret.
     pub(crate) async fn client_tls(&self, name: &str) -> Result<Tls> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let data = secrets.get(name).await?.data.unwrap_or_default();
@@ -309,14 +298,14 @@ impl Test {
         })
     }
 
-    /// A client that writes all along.
+    /// Starts a client that writes continuously.
     pub(crate) async fn writer(&self, name: &str) -> Result<Writer> {
         let writer = Writer::start(self.endpoint(name).await?);
-        writer.goes_on(5, 30).await?;
+        writer.writes_more(5, 30).await?;
         Ok(writer)
     }
 
-    /// The name of the member that leads.
+    /// The name of the leader.
     pub(crate) async fn leader(&self, name: &str) -> Result<String> {
         until("a leader", 15, async || {
             let cluster = self.get(name).await?;
@@ -334,32 +323,32 @@ impl Test {
         .await
     }
 
-    /// kubectl as an administrator, in this namespace.
+    /// Runs kubectl as an administrator, in this namespace.
     pub(crate) async fn kubectl(&self, words: &[&str]) -> Result<String> {
         self.tool("kubectl", words, None).await
     }
 
-    /// Applies a manifest to this namespace as a user would.
+    /// Applies a manifest to this namespace.
     pub(crate) async fn apply(&self, manifest: &str) -> Result<()> {
         self.tool("kubectl", &["apply", "-f", "-"], Some(manifest))
             .await
             .map(drop)
     }
 
-    /// Helm as an administrator, in this namespace.
+    /// Runs Helm as an administrator, in this namespace.
     pub(crate) async fn helm(&self, words: &[&str]) -> Result<String> {
         self.tool("helm", words, None).await
     }
 
-    /// One of them, with something to read.
+    /// Runs a tool in this namespace, with optional standard input.
     pub(crate) async fn tool(&self, program: &str, words: &[&str], input: Option<&str>) -> Result<String> {
         let words = [&["--namespace", self.namespace.as_str()], words].concat();
-        crate::tool::run(program, &self.ground.kubeconfig(), &words, input).await
+        crate::tool::run(program, &self.environment.kubeconfig(), &words, input).await
     }
 
-    /// Breaks or mends something in this namespace.
+    /// Injects a fault, or undoes one.
     pub(crate) async fn fault(&self, fault: Fault) -> Result<()> {
-        self.ground.fault(fault).await
+        self.environment.fault(fault).await
     }
 
     /// Deletes a pod as a user would.
@@ -368,7 +357,7 @@ impl Test {
         Ok(())
     }
 
-    /// etcd's ID of the cluster, as the status has it.
+    /// The cluster ID in the status.
     pub(crate) async fn cluster_id(&self, name: &str) -> Result<String> {
         let id = self.get(name).await?.status.unwrap_or_default().cluster_id;
         if id.is_empty() {
@@ -379,7 +368,7 @@ impl Test {
     }
 }
 
-/// Whether Kubernetes holds a pod for ready.
+/// Whether Kubernetes reports a pod as ready.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|all| {
@@ -388,7 +377,7 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     })
 }
 
-/// Whether a cluster's status says that it is as its spec says.
+/// Whether a cluster's status reports that it matches its spec.
 pub(crate) fn is_settled(cluster: &EtcdCluster) -> bool {
     let status = cluster.status.clone().unwrap_or_default();
     status.observed_generation == cluster.metadata.generation
@@ -397,7 +386,7 @@ pub(crate) fn is_settled(cluster: &EtcdCluster) -> bool {
         && !is_true(&status.conditions, types::PROGRESSING)
 }
 
-/// Why a pod may still be there, in one line.
+/// Why a pod may still exist, in one line.
 fn remains(pod: &Pod) -> String {
     let owners: Vec<_> = pod
         .owner_references()

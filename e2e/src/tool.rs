@@ -1,4 +1,4 @@
-//! The programs that people use on a Kubernetes: kubectl and Helm.
+//! Runs the programs that people use with Kubernetes: kubectl and Helm.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ pub(crate) fn is_there(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Runs a program with a kubeconfig and this input, and gives what it printed; its complaints are the error.
+/// Runs a program with a kubeconfig and input, and returns its output. Its error output becomes the error.
 pub(crate) async fn run(program: &str, kubeconfig: &Path, words: &[&str], input: Option<&str>) -> Result<String> {
     let described = || format!("{program} {}", words.join(" "));
     let mut child = Command::new(program)
@@ -26,7 +26,7 @@ pub(crate) async fn run(program: &str, kubeconfig: &Path, words: &[&str], input:
         .spawn()
         .with_context(described)?;
     let mut stdin = child.stdin.take().with_context(described)?;
-    // It may end without reading: what it says then counts.
+    // The program may exit without reading its input; its exit status then decides.
     let _ = stdin.write_all(input.unwrap_or_default().as_bytes()).await;
     drop(stdin);
     let output = child.wait_with_output().await.with_context(described)?;

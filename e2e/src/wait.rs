@@ -1,4 +1,4 @@
-//! Waiting for a condition, bounded, with the reason when it does not come.
+//! Bounded waiting for a condition, with the reason if it does not become true.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use kube::runtime::wait::{Condition, await_condition};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-/// Asks until there is an answer; errors count as "not yet" and the last one is told when time is up.
+/// Polls until there is a result. Errors mean "not yet"; on timeout, the last one is reported.
 pub(crate) async fn until<T>(what: &str, seconds: u64, ask: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let mut last = String::from("not yet");
@@ -16,7 +16,7 @@ pub(crate) async fn until<T>(what: &str, seconds: u64, ask: impl AsyncFn() -> Re
             Ok(Ok(Some(value))) => return Ok(value),
             Ok(Ok(None)) => {}
             Ok(Err(error)) => last = format!("{error:#}"),
-            Err(_) => last = "asking took longer than 10 s".into(),
+            Err(_) => last = "the check took longer than 10 s".into(),
         }
         if Instant::now() > deadline {
             bail!("waited {seconds} s for {what}: {last}");
@@ -25,7 +25,7 @@ pub(crate) async fn until<T>(what: &str, seconds: u64, ask: impl AsyncFn() -> Re
     }
 }
 
-/// The same for an object, told by a watch: where time is measured, asking again and again would be measured too.
+/// The same for one object, driven by a watch: polling would distort measurements of time.
 pub(crate) async fn watch<K>(api: &Api<K>, name: &str, seconds: u64, condition: impl Condition<K>) -> Result<Option<K>>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
@@ -35,7 +35,7 @@ where
     Ok(met.with_context(|| format!("waited {seconds} s for {name}"))??)
 }
 
-/// Watches until the object is there and as it should be.
+/// Watches until the object exists and meets the condition.
 pub(crate) async fn seen<K>(api: &Api<K>, name: &str, seconds: u64, good: impl Fn(&K) -> bool) -> Result<K>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,

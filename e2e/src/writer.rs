@@ -1,5 +1,5 @@
-//! A client that writes numbered keys all along, through the client service, and afterwards finds every one that was
-//! acknowledged.
+//! A client that writes numbered keys continuously through the client service, and afterwards reads back every key that
+//! was acknowledged.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use stateward_etcd::messages::RangeRequest;
 use stateward_etcd::{Client, Timeouts, Tls};
 use tokio_util::sync::CancellationToken;
 
-/// How to reach a cluster: the service's address, and certificates with the name to expect where it speaks TLS.
+/// How to reach a cluster: the service's address, and with TLS the certificates and the server name to expect.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     /// Address and port of the client service.
     pub(crate) address: SocketAddr,
-    /// Certificates and name.
+    /// Certificates and server name.
     pub(crate) tls: Option<(Tls, String)>,
 }
 
 impl Endpoint {
-    /// A client of it. A new one is a new connection, which the service may lead to another member.
+    /// Connects. Each client is a new connection, which the service may send to another member.
     pub(crate) fn client(&self) -> Result<Client> {
         let timeouts = Timeouts {
             connect: Duration::from_secs(1),
@@ -43,7 +43,7 @@ struct Book {
     errors: u64,
 }
 
-/// The writing client at work.
+/// The running client.
 pub(crate) struct Writer {
     endpoint: Arc<Mutex<Endpoint>>,
     book: Arc<Mutex<Book>>,
@@ -52,17 +52,17 @@ pub(crate) struct Writer {
     task: tokio::task::JoinHandle<()>,
 }
 
-/// What the writer saw.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
-    /// Writes that were acknowledged, all of which were found again.
+    /// Acknowledged writes. All of them were read back.
     pub(crate) acknowledged: usize,
     /// The longest time without an acknowledgement.
     pub(crate) longest_gap: Duration,
 }
 
 impl Written {
-    /// Fails when a client waited for longer than an election of etcd's own takes at the worst.
+    /// Fails if a client waited longer than etcd's own leader election takes in the worst case.
     pub(crate) fn without_a_wait(self) -> Result<Self> {
         anyhow::ensure!(self.longest_gap.as_secs() < 5, "clients waited {:?}", self.longest_gap);
         Ok(self)
@@ -77,7 +77,7 @@ impl std::fmt::Display for Written {
 }
 
 impl Writer {
-    /// Begins to write.
+    /// Starts writing.
     pub(crate) fn start(endpoint: Endpoint) -> Self {
         let book = Arc::new(Mutex::new(Book::default()));
         let stop = CancellationToken::new();
@@ -93,24 +93,24 @@ impl Writer {
         }
     }
 
-    /// How many writes were acknowledged so far.
+    /// The number of acknowledged writes so far.
     pub(crate) fn count(&self) -> usize {
         self.book.lock().expect("no panic while held").acknowledged.len()
     }
 
-    /// From now on the client uses another endpoint.
+    /// Makes the client use another endpoint from now on.
     pub(crate) fn redirect(&self, endpoint: Endpoint) {
         *self.endpoint.lock().expect("no panic while held") = endpoint;
         self.redirected.store(true, std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// Forget the longest gap so far: only what comes counts.
+    /// Resets the longest gap.
     pub(crate) fn measure_from_here(&self) {
         self.book.lock().expect("no panic while held").longest_gap = Duration::ZERO;
     }
 
-    /// Waits until this many more writes were acknowledged: the cluster serves.
-    pub(crate) async fn goes_on(&self, more: usize, seconds: u64) -> Result<()> {
+    /// Waits until this many more writes are acknowledged, which shows that the cluster serves.
+    pub(crate) async fn writes_more(&self, more: usize, seconds: u64) -> Result<()> {
         let goal = self.count() + more;
         let errors = || self.book.lock().expect("no panic while held").errors;
         crate::wait::until(
@@ -121,7 +121,7 @@ impl Writer {
         .await
     }
 
-    /// Stops writing and reads every acknowledged key back.
+    /// Stops writing and reads back every acknowledged key.
     pub(crate) async fn finish(self) -> Result<Written> {
         self.stop.cancel();
         self.task.await.context("the writing client failed")?;

@@ -1,5 +1,5 @@
-//! `./x bench`: figures, as ratios against a baseline of the same run wherever there is one. `./x kube test --bench`
-//! measures the operator on the real ground.
+//! `./x bench`: benchmarks, as ratios against a baseline of the same run wherever there is one. `./x kube test --bench`
+//! measures the operator in the real environment.
 
 use anyhow::Result;
 
@@ -7,21 +7,20 @@ use crate::paths::Paths;
 use crate::shell::{cmd, run as show};
 use crate::{cargo, e2e, setup};
 
-/// Options of `./x bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What to measure; all when none is named
+    /// What to measure; everything if none is named
     #[arg(value_enum)]
     subjects: Vec<Subject>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Subject {
-    /// The embedded API server: time to ready, idle memory, durable creates a second
+    /// The embedded API server: start-up time, idle memory, durable creates per second
     Server,
-    /// The operator against the same pods made by hand, on the embedded ground
+    /// The operator compared with a script that creates the same pods, in the embedded environment
     Clusters,
-    /// A backup and a restore of 1 GiB beside etcd's own tools, and the memory they take
+    /// A backup and a restore of 1 GiB compared with etcd's own tools, and their memory use
     Backup,
 }
 

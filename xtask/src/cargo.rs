@@ -1,4 +1,4 @@
-//! Building the workspace's programs, and the verbs that only hand over to one of them.
+//! Builds the workspace's programs, and runs the verbs that only call one of them.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -8,44 +8,43 @@ use anyhow::{Context, Result, bail};
 use crate::paths::Paths;
 use crate::shell::{cmd, run};
 
-/// Arguments that go to another program as they are.
+/// Arguments that are passed to another program unchanged.
 #[derive(clap::Args)]
 pub(crate) struct Forwarded {
-    /// Given to the program
+    /// Arguments of the program
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-/// Options of `./x crds`.
 #[derive(clap::Args)]
 pub(crate) struct Generate {
-    /// Change nothing; fail when a committed file is not what would be generated
+    /// Change nothing; fail if a committed file differs from what would be generated
     #[arg(long)]
     pub(crate) check: bool,
 }
 
-/// Builds one program of the workspace with the development profile and returns where it is. As a part of the whole workspace:
-/// dependencies have the same features in each build then, and are compiled once.
+/// Builds one program of the workspace with the development profile and returns its path. It is built as part of the
+/// whole workspace, so that dependencies have the same features in every build and are compiled once.
 pub(crate) fn build(program: &str) -> Result<PathBuf> {
     compile(&["build", "--workspace", "--bin", program], &[])
 }
 
-/// As [`build`], optimized: what is measured is what users get.
+/// Like [`build`], but optimized: benchmarks measure what users get.
 pub(crate) fn build_release(program: &str) -> Result<PathBuf> {
     compile(&["build", "--workspace", "--release", "--bin", program], &[])
 }
 
-/// As [`build`], for an example.
+/// Like [`build`], for an example.
 pub(crate) fn build_example(example: &str) -> Result<PathBuf> {
     compile(&["build", "--workspace", "--example", example], &[])
 }
 
-/// As [`build`], for a test program.
+/// Like [`build`], for a test program.
 pub(crate) fn build_test(test: &str) -> Result<PathBuf> {
     compile(&["test", "--no-run", "--workspace", "--test", test], &[])
 }
 
-/// Builds what these arguments of cargo name, with more environment.
+/// Builds what these arguments of cargo name, with additional environment variables.
 pub(crate) fn compile(arguments: &[&str], environment: &[(&str, &str)]) -> Result<PathBuf> {
     let result = cmd("cargo", arguments)
         .args(["--message-format", "json-render-diagnostics"])
@@ -63,18 +62,18 @@ pub(crate) fn compile(arguments: &[&str], environment: &[(&str, &str)]) -> Resul
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
         .next_back();
-    executable.with_context(|| format!("{} made no program", described()))
+    executable.with_context(|| format!("{} produced no program", described()))
 }
 
-/// `./x sim`: optimized, since its worth is the number of histories it walks.
+/// `./x sim`: optimized, because its value is the number of histories that it explores.
 pub(crate) fn sim(args: &Forwarded) -> Result<()> {
     run(cmd("cargo", ["run", "--quiet", "--package", "stateward-sim", "--"]).args(&args.arguments))
 }
 
-/// `./x crds`: writes every generated file in place, or with `--check` fails on a difference.
+/// `./x crds`: writes every generated file, or with `--check` fails on a difference.
 pub(crate) fn generate(paths: &Paths, args: &Generate) -> Result<()> {
     let program = build("stateward")?;
-    let made = tempfile::tempdir().context("cannot make a folder")?;
+    let made = tempfile::tempdir().context("cannot create a folder")?;
     run(cmd(&program, ["manifests", "--folder"]).arg(made.path()))?;
     let mut files = Vec::new();
     read_tree(made.path(), &mut files)?;
@@ -82,7 +81,7 @@ pub(crate) fn generate(paths: &Paths, args: &Generate) -> Result<()> {
         let path = paths.checkout.join(path.strip_prefix(made.path())?);
         let is = std::fs::read_to_string(&path).unwrap_or_default();
         if args.check && is != text {
-            bail!("{} is not what the program makes: run ./x crds", path.display());
+            bail!("{} is not up to date: run ./x crds", path.display());
         }
         if is != text {
             std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
@@ -93,7 +92,7 @@ pub(crate) fn generate(paths: &Paths, args: &Generate) -> Result<()> {
     Ok(())
 }
 
-/// Every file below a folder, with its text.
+/// All files below a folder, with their contents.
 fn read_tree(folder: &Path, files: &mut Vec<(PathBuf, String)>) -> Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();

@@ -1,5 +1,5 @@
-//! `./x chart`: the Helm chart is linted and rendered with every set of values in `charts/tests/`, and what comes out is
-//! compared with what was committed beside them.
+//! `./x chart`: lints the Helm chart, renders it with every set of values in `charts/tests/`, and compares the result
+//! with the committed files beside them.
 
 use std::path::{Path, PathBuf};
 
@@ -9,26 +9,25 @@ use crate::paths::Paths;
 use crate::shell::{cmd, output};
 use crate::{golang, pins};
 
-/// Options of `./x chart`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Write what is rendered now in place of what was committed
+    /// Overwrite the committed files with what is rendered now
     #[arg(long)]
     update: bool,
 }
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
-    crate::prometheus::definitions(paths)?; // `monitoring_objects_are_taken` of ./x e2e holds the chart against them
+    crate::prometheus::definitions(paths)?; // the scenario `monitoring_objects_are_accepted` checks the chart against them
     check(paths, args.update)
 }
 
-/// Helm, built when it is missing.
+/// Helm; builds it if it is missing.
 pub(crate) fn helm(paths: &Paths) -> Result<PathBuf> {
     golang::build(paths, &pins::helm(), &paths.helm())?;
     Ok(paths.helm().join("helm"))
 }
 
-/// Lints and renders; fails on a difference unless told to update.
+/// Lints and renders; fails on a difference unless it should update.
 pub(crate) fn check(paths: &Paths, update: bool) -> Result<()> {
     let helm = helm(paths)?;
     let chart = paths.checkout.join("charts/stateward");
@@ -41,7 +40,7 @@ pub(crate) fn check(paths: &Paths, update: bool) -> Result<()> {
             continue;
         };
         output(cmd(&helm, ["lint", "--strict", "--values"]).arg(&values).arg(&chart))?;
-        // The definitions are checked where they are made.
+        // The CRDs are checked where they are generated.
         let words = [
             "template",
             "release",
@@ -56,20 +55,20 @@ pub(crate) fn check(paths: &Paths, update: bool) -> Result<()> {
             std::fs::write(&committed, rendered)?;
         } else if std::fs::read_to_string(&committed).unwrap_or_default() != rendered {
             bail!(
-                "the chart renders {name} otherwise than committed; look at the difference: ./x chart --update && git diff"
+                "the chart renders {name} differently from the committed file; to see the difference: ./x chart --update && git diff"
             );
         }
         count += 1;
     }
-    // What the schema is for: a typing error is refused.
+    // The schema must reject a misspelled value.
     if output(cmd(&helm, ["template", "--set=replica=2"]).arg(&chart)).is_ok() {
-        bail!("the chart takes values that it does not know");
+        bail!("the chart accepts values that it does not know");
     }
     println!("chart: {count} sets of values linted and rendered");
     Ok(())
 }
 
-/// The rules are generated and checked where they are made; here it only counts which go where.
+/// The RBAC rules are generated and checked elsewhere; this check is about where each list is used.
 fn without_rules(chart: &Path, mut rendered: String) -> Result<String> {
     for name in ["rules.yaml", "rules-cluster.yaml", "rules-own.yaml"] {
         let rules = std::fs::read_to_string(chart.join("files").join(name))?;

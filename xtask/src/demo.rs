@@ -1,4 +1,4 @@
-//! `./x demo`: all set-up, then the `stateward` program's own demo takes over this process.
+//! `./x demo`: sets everything up, then replaces this process with the `stateward` program's own demo.
 
 use std::os::unix::process::CommandExt;
 
@@ -7,10 +7,9 @@ use anyhow::{Context, Result};
 use crate::paths::Paths;
 use crate::{cargo, setup};
 
-/// Options of `./x demo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Given to `stateward demo`, for example --check
+    /// Arguments of `stateward demo`, for example --check
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     demo: Vec<String>,
 }
@@ -18,7 +17,7 @@ pub(crate) struct Args {
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     setup::ensure(paths)?;
     let program = cargo::build("stateward")?;
-    // Replaces this process, so that Ctrl-C and the exit status are the demo's own.
+    // Replaces this process, so that Ctrl-C and the exit status are the demo's.
     let failure = std::process::Command::new(&program)
         .arg("demo")
         .args(&args.demo)

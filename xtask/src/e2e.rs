@@ -1,4 +1,4 @@
-//! `./x e2e`: the end-to-end suite on the embedded Kubernetes. On the real one it is `./x kube test`.
+//! `./x e2e`: the end-to-end suite on the embedded Kubernetes. `./x kube test` runs it on the real one.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,11 +9,11 @@ use crate::paths::Paths;
 use crate::shell::run as show;
 use crate::{cargo, pins, setup};
 
-/// Options of the suite, as it documents them itself (`./x e2e --help`).
+/// Options of the suite; `./x e2e --help` documents them.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
-    /// Given to the suite: --smoke, --list, --repeat N, --keep, names of scenarios
+    /// Arguments of the suite: --smoke, --list, --repeat N, --keep, names of scenarios
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     suite: Vec<String>,
 }
@@ -22,25 +22,25 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     show(suite(paths, "embedded", cargo::build, &args.suite)?.current_dir(&paths.checkout))
 }
 
-/// The suite, compiled, with what it needs to know.
+/// Builds the suite, and returns a command with its environment.
 pub(crate) fn suite(
     paths: &Paths,
-    ground: &str,
+    environment: &str,
     build: fn(&str) -> Result<PathBuf>,
     arguments: &[String],
 ) -> Result<Command> {
-    // Its pods that take and restore backups run this program.
+    // The pods that take and restore backups run this program.
     build("stateward")?;
     let mut command = Command::new(build("stateward-e2e")?);
     // Last: compiling takes minutes, in which another checkout may have added an etcd to the cache that needs an image.
     setup::ensure(paths)?;
-    command.args(["--ground", ground]).args(arguments);
+    command.args(["--environment", environment]).args(arguments);
     command
         .env("STATEWARD_CACHE", &paths.cache)
         .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"))
         .env("STATEWARD_IMAGES", paths.images());
     command.env("STATEWARD_XTASK", std::env::current_exe()?);
-    // The newest kubectl that is there, else Debian's.
+    // The newest kubectl that was built, otherwise Debian's.
     let built = paths.cache.join("kube").join(pins::KUBERNETES[0]);
     let mut folders = vec![paths.helm(), built, paths.kubectl("1.20")];
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));

@@ -1,19 +1,18 @@
-//! `./x fuzz`: feeds the embedded API server's request path made-up requests. libFuzzer steers by coverage marks, which
-//! the stable compiler can make as well; everything is compiled once more for them, into a folder of its own.
+//! `./x fuzz`: sends generated requests to the embedded API server. libFuzzer is guided by coverage counters, which the
+//! stable compiler can emit too; everything is compiled once more with them, into a folder of its own.
 
 use anyhow::{Result, ensure};
 
 use crate::paths::Paths;
 use crate::shell::{cmd, output, run as show};
 
-/// What libFuzzer needs to see where a request leads.
+/// What libFuzzer needs to see which code a request reaches.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Ccodegen-units=1";
 
-/// Options of `./x fuzz`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How long, in seconds
+    /// Duration in seconds
     #[arg(default_value_t = 60)]
     seconds: u64,
 }
@@ -32,7 +31,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
         "--manifest-path",
         "crates/embedded-kube/fuzz/Cargo.toml",
     ];
-    // With a target named, the marks go into the program alone and not into build scripts.
+    // When a target is named, the flags apply only to the program and not to build scripts.
     let mut command = cmd("cargo", words);
     command.args(["--target", "host-tuple", "--"]).args(limits);
     command

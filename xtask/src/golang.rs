@@ -27,7 +27,7 @@ pub(crate) fn build(paths: &Paths, pin: &Pin, target: &Path) -> Result<()> {
     let go = find(paths)?;
     let folder = paths
         .checkout
-        .join("ground/go")
+        .join("pins/go")
         .join(format!("{}-{}", pin.name, pin.version));
     if !folder.exists() {
         bail!(
@@ -70,7 +70,7 @@ pub(crate) fn module(paths: &Paths, pinned: &str, version: &str, module: &str) -
     struct Fetched {
         dir: PathBuf,
     }
-    let folder = paths.checkout.join("ground/go").join(format!("{pinned}-{version}"));
+    let folder = paths.checkout.join("pins/go").join(format!("{pinned}-{version}"));
     let mut download = cmd(find(paths)?, ["mod", "download", "-json"]);
     download.arg(format!("{module}@v{version}"));
     download.current_dir(folder).env("GOWORK", "off").env("GOFLAGS", "");

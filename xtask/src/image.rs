@@ -1,5 +1,5 @@
-//! `./x image`: container images without a Docker engine, as OCI archives in the cache: the operator's own, and for the
-//! real ground the etcd ones, `pause` and an S3 server.
+//! `./x image`: builds container images as OCI archives in the cache, without a Docker engine: the operator's own, and
+//! for the real environment the etcd images, `pause` and an S3 server.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::{cargo, kube, pins, store};
 /// The image that holds a pod's namespaces; containerd is told this name.
 pub(crate) const PAUSE: &str = "stateward.local/pause:1";
 
-/// The S3 server of tests on the real ground; the tag is its version.
+/// The S3 server of tests on the real environment; the tag is its version.
 const MINIO: &str = "stateward.local/minio";
 
 /// The operator's own image.
@@ -25,7 +25,7 @@ const ETCD_REPOSITORIES: [&str; 2] = ["quay.io/coreos/etcd", "gcr.io/etcd-develo
 /// Options of `./x image`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Also the etcd images of the real ground
+    /// Also the etcd images of the real environment
     #[arg(long)]
     etcd: bool,
     /// Optimize the operator, as a release does; takes longer
@@ -54,7 +54,7 @@ pub(crate) fn operator(paths: &Paths, profile: &str) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// The operator of the release before, and its manifests. `None`: its commit is not in this clone.
+/// The operator of the previous release, and its manifests. `None`: its commit is not in this clone.
 pub(crate) fn previous(paths: &Paths) -> Result<Option<(PathBuf, PathBuf)>> {
     let commit = pins::PREVIOUS;
     let short = &commit[..12];
@@ -116,7 +116,7 @@ fn write(program: PathBuf, tags: &[&str], archive: &Path) -> Result<()> {
     oci::write(&[image], archive)
 }
 
-/// The image that every pod of the real ground starts with.
+/// The image that every pod of the real environment starts with.
 pub(crate) fn pause(paths: &Paths) -> Result<PathBuf> {
     let archive = paths.cache.join("images/pause-1.tar");
     if !archive.exists() {
@@ -135,7 +135,7 @@ pub(crate) fn pause(paths: &Paths) -> Result<PathBuf> {
         output(
             cmd("rustc", flags)
                 .arg(&program)
-                .arg(paths.checkout.join("ground/pause.rs")),
+                .arg(paths.checkout.join("pins/pause.rs")),
         )?;
         let files = vec![(program, "/pause".into())];
         let image = Image {
@@ -149,7 +149,7 @@ pub(crate) fn pause(paths: &Paths) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// An S3 server for the real ground: its archive and its reference.
+/// An S3 server for the real environment: its archive and its reference.
 pub(crate) fn minio(paths: &Paths) -> Result<(PathBuf, String)> {
     let version = pins::MINIO;
     let reference = format!("{MINIO}:{version}");

@@ -1,7 +1,7 @@
-//! `./x lint`: the gates every change passes before its tests are looked at.
+//! `./x lint`: the checks that every change must pass before its tests run.
 //!
-//! cargo-deny takes minutes to compile, so it is run only where it is installed: it adds advisories and yanked crates to what
-//! [`dependencies`] checks everywhere by the same `deny.toml`.
+//! cargo-deny takes minutes to compile, so it runs only where it is installed. It adds advisories and yanked crates to
+//! what [`dependencies`] checks everywhere with the same `deny.toml`.
 
 mod dependencies;
 mod purity;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::paths::Paths;
 use crate::shell::{self, cmd};
 
-/// One gate: its name, and the arguments of cargo.
+/// One check: its name, and the arguments of cargo.
 const GATES: [(&str, &[&str]); 3] = [
     ("format", &["fmt", "--all", "--check"]),
     (
@@ -36,7 +36,7 @@ pub(crate) fn run(paths: &Paths) -> Result<()> {
     purity::check(paths).context("lane failed: purity")?;
     for (name, arguments) in GATES {
         if name == "deny" && !deny_is_installed() {
-            eprintln!("lint: deny left out, cargo-deny is not installed (cargo install --locked cargo-deny)");
+            eprintln!("lint: deny skipped: cargo-deny is not installed (cargo install --locked cargo-deny)");
             continue;
         }
         eprintln!("lint: {name}");

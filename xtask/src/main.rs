@@ -1,6 +1,6 @@
-//! The project's own tasks, one file a verb. `./x VERB` makes sure of the system packages and calls this.
+//! The project's tasks, one file per verb. `./x VERB` installs the system packages and then runs this program.
 //!
-//! Nothing here is part of the product, and nothing here may need the product to be compiled first.
+//! Nothing here is part of the product, and nothing here may require the product to be compiled first.
 
 mod bench;
 mod cargo;
@@ -41,38 +41,38 @@ struct Command {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Fetch what the embedded Kubernetes runs: etcd in two versions, kubectl
+    /// Fetch what the embedded Kubernetes runs: two versions of etcd, kubectl
     Setup(setup::Args),
     /// Lint and run all tests
     Test(test::Args),
-    /// An embedded Kubernetes with a real etcd cluster on it, live
+    /// Run a real etcd cluster on an embedded Kubernetes, with a live view
     Demo(demo::Args),
-    /// The end-to-end suite on the embedded Kubernetes
+    /// Run the end-to-end suite on the embedded Kubernetes
     E2e(e2e::Args),
-    /// Backups in real object stores: build the servers, run the tests
+    /// Test backups with real object stores: build the servers, run the tests
     #[command(subcommand)]
     Store(store::Verb),
-    /// rustfmt, clippy, and cargo-deny where it is installed
+    /// Run rustfmt, clippy, and cargo-deny if it is installed
     Lint,
     /// Run the operator's simulation
     Sim(cargo::Forwarded),
-    /// Feed the embedded API server made-up requests
+    /// Send generated requests to the embedded API server
     Fuzz(fuzz::Args),
-    /// Measure the embedded Kubernetes and the operator
+    /// Measure the embedded Kubernetes, the operator and backups
     Bench(bench::Args),
-    /// Regenerate the committed files that are generated, or check that they are current
+    /// Regenerate the committed files that are generated, or check that they are up to date
     Crds(cargo::Generate),
-    /// Lint and render the Helm chart, and compare with what was committed
+    /// Lint and render the Helm chart, and compare it with the committed files
     Chart(chart::Args),
     /// Check the OLM bundle, the krew manifest and the alert rules with their own tools
     Published,
-    /// Everything that is published with a version, in one folder
+    /// Build everything that is published with a version, in one folder
     Release(release::Args),
     /// Write container images as OCI archives, without Docker
     Image(image::Args),
     /// Build the images of the catalogue (pins/images.yaml), list them, or test them
     Images(images::Args),
-    /// A real Kubernetes on this machine (root is needed)
+    /// Manage a real Kubernetes on this machine (needs root)
     Kube(kube::Args),
 }
 

@@ -1,4 +1,4 @@
-//! The definitions of the Prometheus operator for the kinds that the chart makes objects of, as its Go module has them.
+//! The CRDs of the Prometheus operator for the kinds that the chart uses, from its Go module.
 
 use anyhow::{Context, Result};
 

@@ -1,5 +1,6 @@
-//! `./x published`: what others install Stateward by, checked by the tools of those who read it: the bundle by OLM's, the
-//! plugin's manifest by krew's, the alert rules by Prometheus' own parser. All are built from the Go module proxy.
+//! `./x published`: checks the published packages with the tools that consume them: the OLM bundle with OLM's
+//! validator, the plugin's manifest with krew's, the alert rules with Prometheus' own parser. All are built from the Go
+//! module proxy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,43 +18,40 @@ pub(crate) fn run(paths: &Paths) -> Result<()> {
     output(cmd(program, ["manifests", "--bundle"]).arg(work.path()))?;
     bundle(paths, work.path())?;
     let manifest = work.path().join("stateward.yaml");
-    let (archive, digest) = ("stateward.tar.gz", "0".repeat(64)); // neither is looked at
+    let (archive, digest) = ("stateward.tar.gz", "0".repeat(64)); // neither is checked
     fs::write(&manifest, release::krew(archive, &digest)?)?;
     plugin(paths, &manifest)?;
     let rules = rules(paths, work.path())?;
-    println!("published: OLM's bundle, krew's manifest and {rules} of Prometheus hold");
+    println!("published: OLM's bundle, krew's manifest and {rules} of Prometheus are valid");
     Ok(())
 }
 
-/// A bundle without an error and without a warning.
+/// Checks that the bundle has no errors and no warnings.
 pub(crate) fn bundle(paths: &Paths, folder: &Path) -> Result<()> {
     let verify = tool(paths, &pins::operator_verify())?;
     let out = cmd(verify, ["manifests"]).arg(folder.join("manifests")).output()?;
     let said = [out.stdout, out.stderr].concat();
     if !out.status.success() || !said.is_empty() {
-        bail!(
-            "OLM's validation says of the bundle: {}",
-            String::from_utf8_lossy(&said).trim()
-        );
+        bail!("OLM rejects the bundle: {}", String::from_utf8_lossy(&said).trim());
     }
     Ok(())
 }
 
-/// A manifest that krew would take; it is not installed, since nothing is downloaded.
+/// Checks the manifest as krew does. It is not installed, because nothing is downloaded.
 pub(crate) fn plugin(paths: &Paths, manifest: &Path) -> Result<()> {
     let validate = tool(paths, &pins::validate_krew_manifest())?;
     output(cmd(validate, ["-skip-install", "-manifest"]).arg(manifest))
         .map(drop)
-        .context("krew refuses the plugin's manifest")
+        .context("krew rejects the plugin's manifest")
 }
 
-/// The chart's alert rules, as a file that Prometheus loads.
+/// Writes the chart's alert rules as a file that Prometheus loads, and checks it.
 fn rules(paths: &Paths, work: &Path) -> Result<String> {
     let groups = fs::read_to_string(paths.checkout.join("charts/stateward/files/alerts.yaml"))?;
     let file = work.join("rules.yaml");
     fs::write(&file, format!("groups:\n{groups}"))?;
     let said =
-        output(&mut cmd(tool(paths, &pins::rulecheck())?, [&file])).context("Prometheus refuses the alert rules")?;
+        output(&mut cmd(tool(paths, &pins::rulecheck())?, [&file])).context("Prometheus rejects the alert rules")?;
     Ok(said.trim().to_owned())
 }
 

@@ -1,5 +1,6 @@
-//! `./x release`: everything that is published with a version, in one folder: the program as an archive, the image, the manifests, the chart,
-//! the bundle for OLM, the manifest for krew, a bill of materials, and checksums. The version is that of the workspace.
+//! `./x release`: everything that is published with a version, in one folder: the program as an archive, the image, the
+//! manifests, the chart, the OLM bundle, the krew manifest, a bill of materials, and checksums. The version is the
+//! workspace's.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,13 +19,12 @@ use crate::{cargo, chart, image, published};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Options of `./x release`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to
+    /// The folder to create
     #[arg(long, default_value = "release")]
     folder: PathBuf,
-    /// Do not optimize: to try this out
+    /// Do not optimize, for trying this out
     #[arg(long)]
     quick: bool,
 }
@@ -43,7 +43,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     pack(&program, &paths.checkout, &folder.join(&archive))?;
     let image = folder.join(format!("stateward-{VERSION}-image.tar"));
     fs::copy(image::operator(paths, profile)?, &image)?;
-    fs::set_permissions(&image, fs::Permissions::from_mode(0o644))?; // in the cache it is the builder's own
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o644))?; // in the cache, only the builder can read it
     fs::copy(paths.checkout.join("deploy/install.yaml"), folder.join("install.yaml"))?;
     fs::copy(
         paths.checkout.join("deploy/namespaced.yaml"),
@@ -65,7 +65,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     )?;
 
     let digest = digest(&folder.join(&archive))?;
-    // krew wants the file to have the plugin's name.
+    // krew requires the file to have the plugin's name.
     let plugin = folder.join("stateward.yaml");
     fs::write(&plugin, krew(&archive, &digest)?)?;
     published::plugin(paths, &plugin)?;
@@ -81,7 +81,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The program, under its own name and as a plugin of kubectl, with the licence.
+/// Packs the program, under its own name and as a kubectl plugin, with the license.
 fn pack(program: &Path, checkout: &Path, archive: &Path) -> Result<()> {
     let work = tempfile::tempdir()?;
     fs::copy(program, work.path().join("stateward"))?;
@@ -121,7 +121,8 @@ fn checksums(folder: &Path) -> Result<()> {
     Ok(fs::write(folder.join("SHA256SUMS"), text)?)
 }
 
-/// What somebody does who has fetched it: the plugin in the archive starts and says the version, and Helm takes the chart.
+/// Checks what a user would do first: the plugin in the archive starts and prints the version, and Helm accepts the
+/// chart.
 fn prove(paths: &Paths, folder: &Path, archive: &str) -> Result<()> {
     let work = tempfile::tempdir()?;
     output(
@@ -132,13 +133,13 @@ fn prove(paths: &Paths, folder: &Path, archive: &str) -> Result<()> {
     )?;
     let said = output(&mut cmd(work.path().join("kubectl-stateward"), ["--version"]))?;
     if !said.trim().ends_with(VERSION) {
-        bail!("the program in {archive} says it is {}", said.trim());
+        bail!("the program in {archive} reports version {}", said.trim());
     }
     let chart = folder.join(format!("stateward-{VERSION}.tgz"));
     output(cmd(chart::helm(paths)?, ["lint", "--strict"]).arg(chart)).map(drop)
 }
 
-/// The manifest by which krew installs `kubectl stateward`.
+/// The manifest from which krew installs `kubectl stateward`.
 pub(crate) fn krew(archive: &str, digest: &str) -> Result<String> {
     let repository = env!("CARGO_PKG_REPOSITORY");
     let manifest = json!({
@@ -148,8 +149,8 @@ pub(crate) fn krew(archive: &str, digest: &str) -> Result<String> {
         "spec": {
             "version": format!("v{VERSION}"),
             "homepage": repository,
-            "shortDescription": "Look at clusters that Stateward runs",
-            "description": "Says how an etcd cluster is, what the operator is doing to it, and what it waits for.\n",
+            "shortDescription": "Show the clusters that Stateward manages",
+            "description": "Shows the state of an etcd cluster, what the operator is doing, and what it is waiting for.\n",
             "platforms": [{
                 "selector": {"matchLabels": {"os": "linux", "arch": architecture()}},
                 "uri": format!("{repository}/releases/download/v{VERSION}/{archive}"),
@@ -162,7 +163,7 @@ pub(crate) fn krew(archive: &str, digest: &str) -> Result<String> {
     Ok(serde_yaml_ng::to_string(&manifest)?)
 }
 
-/// Every crate that is linked into the program, as SPDX 2.3, from cargo's own knowledge.
+/// Every crate that is linked into the program, as SPDX 2.3, from cargo's metadata.
 fn bill_of_materials(paths: &Paths) -> Result<Value> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let words = [

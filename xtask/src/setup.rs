@@ -1,5 +1,6 @@
-//! `./x setup`: what the embedded Kubernetes runs, without a compiler: images of etcd in two versions, and of those that were compiled
-//! before, and the oldest kubectl that must work. Every other verb that needs them calls this first; when all is there it only looks.
+//! `./x setup`: fetches what the embedded Kubernetes runs, without a compiler: images of two versions of etcd and of those
+//! that were compiled before, and the oldest supported kubectl. Every verb that needs them calls this first; it does nothing
+//! if everything exists.
 
 use anyhow::{Context, Result};
 
@@ -7,7 +8,6 @@ use crate::debian;
 use crate::images::{self, Catalogue};
 use crate::paths::Paths;
 
-/// Options of `./x setup`.
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
@@ -19,7 +19,7 @@ pub(crate) fn run(paths: &Paths, _args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Fetches what is missing. One etcd is enough to go on with: a mirror may carry one release of Debian only.
+/// Fetches what is missing. One etcd is enough to continue, because a mirror may carry only one Debian release.
 pub(crate) fn ensure(paths: &Paths) -> Result<()> {
     let catalogue = Catalogue::read(&paths.checkout)?;
     let etcds = catalogue.find(&["etcd".to_owned()])?;
@@ -34,7 +34,7 @@ pub(crate) fn ensure(paths: &Paths) -> Result<()> {
         return Err(failed.pop().context("the catalogue has no etcd that can be fetched")?);
     }
     for error in failed {
-        eprintln!("going on without: {error:#}");
+        eprintln!("continuing without: {error:#}");
     }
     debian::files(
         paths,

@@ -1,10 +1,10 @@
-//! Running other programs, with errors that say which one failed and what it said.
+//! Runs other programs, with errors that contain the command and its output.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Starts to describe a command: `cmd("ip", ["netns", "add", name])`.
+/// Builds a command: `cmd("ip", ["netns", "add", name])`.
 pub(crate) fn cmd<I, S>(program: impl AsRef<std::ffi::OsStr>, args: I) -> Command
 where
     I: IntoIterator<Item = S>,
@@ -26,7 +26,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and returns what it printed; what it said on standard error is part of the error.
+/// Runs a command and returns its output. Its standard error becomes part of the error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let result = command
         .stdin(Stdio::null())

@@ -1,6 +1,7 @@
-//! `./x store`: real object stores in the cache: MinIO, built by Go, and azurite, from npm. The tests that need them are ignored
-//! by plain `./x test`, which must work without either. Google's XML API is S3's with another signature, so its client is tested
-//! against MinIO, too, behind a proxy that checks the token. fake-gcs-server has no uploads in parts, and no lists by path.
+//! `./x store`: real object stores in the cache: MinIO, built with Go, and Azurite, from npm. The tests that need them
+//! are ignored by `./x test`, which must work without either. Google's XML API is the S3 API with another signature, so
+//! its client is tested with MinIO too, behind a proxy that checks the token. fake-gcs-server supports neither
+//! multipart uploads nor listing by prefix.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,9 +17,9 @@ use crate::{golang, pins, setup};
 pub(crate) enum Verb {
     /// Build the servers and print where they are
     Build,
-    /// Run the tests of backups against them
+    /// Run the backup tests with them
     Test {
-        /// Given to the test programs
+        /// Arguments of the test programs
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -51,7 +52,7 @@ pub(crate) fn build(paths: &Paths) -> Result<Vec<PathBuf>> {
     Ok(vec![minio(paths)?, azurite(paths)?])
 }
 
-/// An S3 server, static: it runs in an image without a library, too.
+/// An S3 server, linked statically, so that it also runs in an image without libraries.
 pub(crate) fn minio(paths: &Paths) -> Result<PathBuf> {
     let pin = pins::minio();
     let folder = paths.cache.join(pin.name).join(&pin.version);
@@ -59,19 +60,19 @@ pub(crate) fn minio(paths: &Paths) -> Result<PathBuf> {
     Ok(folder.join(pin.name))
 }
 
-/// Azurite is scripts for node, which must be there already: its versions and their hashes are in the lock file.
+/// Azurite consists of scripts for Node.js, which must be installed. The lock file pins its versions and hashes.
 fn azurite(paths: &Paths) -> Result<PathBuf> {
     let folder = paths.cache.join("azurite").join(pins::AZURITE);
     let program = folder.join("azurite");
     if !program.exists() {
-        let pinned = paths.checkout.join(format!("ground/npm/azurite-{}", pins::AZURITE));
+        let pinned = paths.checkout.join(format!("pins/npm/azurite-{}", pins::AZURITE));
         fs::create_dir_all(&folder)?;
         for file in ["package.json", "package-lock.json"] {
             fs::copy(pinned.join(file), folder.join(file)).with_context(|| format!("{file} of azurite"))?;
         }
         let words = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
         show(cmd("npm", words).current_dir(&folder)).context("azurite needs node and npm: install them")?;
-        // Written last: what was interrupted is not taken for finished.
+        // Written last, so that an interrupted installation does not count as finished.
         fs::write(&program, "see node_modules\n")?;
     }
     Ok(program)

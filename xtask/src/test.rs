@@ -1,6 +1,6 @@
-//! `./x test`: the lint gates, the generated files, every test of the workspace, then the demo and the end-to-end suite's
-//! smoke on the embedded Kubernetes. Names the lane that failed; the line of the workspace's tests has the form of cargo's
-//! own, summed over all test programs.
+//! `./x test`: the linters, the generated files, every test of the workspace, then the demo and the smoke scenarios of
+//! the end-to-end suite on the embedded Kubernetes. It names the lane that failed. The summary line of the workspace's
+//! tests has cargo's format, summed over all test programs.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -12,10 +12,9 @@ use crate::paths::Paths;
 use crate::shell::cmd;
 use crate::{cargo, e2e, lint, setup};
 
-/// Options of `./x test`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Given to `cargo test --workspace`
+    /// Arguments of `cargo test --workspace`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     cargo: Vec<String>,
 }
@@ -42,7 +41,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
         bail!("lane failed: cargo test");
     }
     if !args.cargo.is_empty() {
-        return Ok(()); // somebody asked for certain tests
+        return Ok(()); // only the given tests were requested
     }
     let program = cargo::build("stateward")?;
     let mut demo = cmd(&program, ["demo", "--check"]);
@@ -52,7 +51,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     crate::shell::run(suite.current_dir(&paths.checkout)).context("lane failed: end to end on the embedded Kubernetes")
 }
 
-/// Every kubectl at hand: Debian's old one, and a current one where it was built.
+/// Every available kubectl: Debian's old one, and a current one if it was built.
 fn kubectls(paths: &Paths) -> String {
     let mut found = vec![paths.cache.join("kubectl/1.20/kubectl")];
     let built = std::fs::read_dir(paths.cache.join("kube"))
@@ -69,7 +68,7 @@ fn kubectls(paths: &Paths) -> String {
     found.collect::<Vec<_>>().join(":")
 }
 
-/// What cargo's `test result:` lines add up to.
+/// The sum of cargo's `test result:` lines.
 #[derive(Default, Debug, PartialEq)]
 struct Sum {
     passed: u64,

@@ -1,4 +1,4 @@
-//! How fast the API server is: `cargo run --release -p embedded-kube --example bench`.
+//! Benchmarks the API server: `cargo run --release -p embedded-kube --example bench`.
 
 use std::time::{Duration, Instant};
 

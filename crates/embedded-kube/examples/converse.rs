@@ -1,5 +1,5 @@
-//! Holds the table of API conversations with the cluster that `KUBECONFIG` names:
-//! `cargo run -p embedded-kube --example converse`. With `--quiet` only those that fail are shown.
+//! Runs the table of API conversations against the cluster of `KUBECONFIG`: `cargo run -p embedded-kube --example
+//! converse`. With `--quiet` it prints only those that fail.
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

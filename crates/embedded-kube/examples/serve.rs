@@ -1,5 +1,5 @@
-//! An API server in a folder, for trying things by hand: `cargo run -p embedded-kube --example serve -- FOLDER`.
-//! Writes `FOLDER/kubeconfig` and serves until it is killed.
+//! An API server in a folder, for manual experiments: `cargo run -p embedded-kube --example serve -- FOLDER`. Writes
+//! `FOLDER/kubeconfig` and serves until it is killed.
 
 use std::time::Instant;
 

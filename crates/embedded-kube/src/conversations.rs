@@ -1,5 +1,5 @@
-//! The table of API conversations: requests and what must come back, as data. It runs against any cluster, so that the
-//! embedded server and a real kube-apiserver are held to the same words.
+//! The table of API conversations: requests and expected responses, as data. It runs against any cluster, so that the
+//! embedded server and a real kube-apiserver must behave in the same way.
 //!
 //! A conversation is a list of steps in a namespace of its own, `$NS` in paths and bodies. A step is a method with a path,
 //! and optionally:
@@ -31,7 +31,7 @@ pub const TABLE: &[(&str, &str)] = &[
     ("lists", include_str!("../tests/conversations/lists.yaml")),
     ("objects", include_str!("../tests/conversations/objects.yaml")),
     ("patches", include_str!("../tests/conversations/patches.yaml")),
-    ("rights", include_str!("../tests/conversations/rights.yaml")),
+    ("permissions", include_str!("../tests/conversations/permissions.yaml")),
     ("watches", include_str!("../tests/conversations/watches.yaml")),
 ];
 
@@ -75,12 +75,12 @@ struct Step {
     again: bool,
 }
 
-/// How one conversation went.
+/// The result of one conversation.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// File and name of the conversation.
     pub name: String,
-    /// What was wrong, if anything.
+    /// The error, if there is one.
     pub failure: Option<String>,
 }
 
@@ -92,8 +92,8 @@ pub struct TableError {
     error: serde_yaml_ng::Error,
 }
 
-/// Runs a table against a cluster. The client needs an administrator's rights, and must not retry by itself
-/// (`default_retry: false` in its configuration), since some steps expect answers that ask to try again.
+/// Runs a table against a cluster. The client must be an administrator, and must not retry by itself (`default_retry:
+/// false` in its configuration), because some steps expect responses that ask to try again.
 pub async fn run(client: &kube::Client, table: &[(&str, &str)]) -> Result<Vec<Outcome>, TableError> {
     let mut outcomes = Vec::new();
     for (file, text) in table {
@@ -256,7 +256,7 @@ async fn send(
     Ok((code, value))
 }
 
-/// Reads a watch until all wanted events have come.
+/// Reads a watch until all expected events have come.
 async fn watch(client: &kube::Client, path: &str, wanted: &[Value]) -> Result<(), String> {
     let request = Request::builder()
         .uri(path)

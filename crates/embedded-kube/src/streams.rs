@@ -1,5 +1,5 @@
-//! The border between the API server and the nodes: what `logs`, `exec`, `attach` and `port-forward` need of a running
-//! pod. The API server speaks the wire protocols; a node speaks to processes; neither knows the other's types.
+//! The interface between the API server and the nodes: what `logs`, `exec`, `attach` and `port-forward` need of a
+//! running pod. The API server implements the wire protocols, a node the processes; neither knows the other's types.
 //!
 //! One [`PodStreams`] serves the whole cluster: it finds the node that runs the pod by itself.
 
@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
-/// Which pod is meant. The UID keeps a request from reaching a newer pod of the same name.
+/// The target pod. The UID keeps a request from reaching a newer pod of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PodRef {
     pub(crate) namespace: String,
@@ -27,7 +27,7 @@ pub(crate) struct LogOptions {
     pub(crate) container: Option<String>,
     /// Stay connected and send new lines; the stream ends when the container ends for good.
     pub(crate) follow: bool,
-    /// The run before the present one.
+    /// The previous run.
     pub(crate) previous: bool,
     /// An RFC 3339 timestamp and a space before each line.
     pub(crate) timestamps: bool,
@@ -60,8 +60,8 @@ pub(crate) struct TerminalSize {
     pub(crate) height: u16,
 }
 
-/// A started process with the streams that were asked for. Dropping it ends the process of an `exec`; of an `attach` it
-/// only detaches.
+/// A started process with the requested streams. Dropping it ends the process of an `exec`; of an `attach` it only
+/// detaches.
 pub(crate) struct ExecSession {
     /// Shutting it down (or dropping it) is the process's end of input.
     pub(crate) stdin: Option<Box<dyn AsyncWrite + Send + Unpin>>,
@@ -78,7 +78,7 @@ pub(crate) struct ExecSession {
 pub(crate) trait DuplexStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> DuplexStream for T {}
 
-/// Why a stream could not be had. The API server turns it into a Status object.
+/// Why a stream is not available. The API server converts it to a Status object.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StreamError {
     /// 404: no node runs this pod.
@@ -94,9 +94,9 @@ pub(crate) enum StreamError {
     Io(#[from] io::Error),
 }
 
-/// What the nodes offer to the API server.
+/// The interface that the nodes offer to the API server.
 pub(crate) trait PodStreams: Send + Sync + 'static {
-    /// The container's output so far, and with `follow` also what comes.
+    /// The container's output so far, and with `follow` also the output to come.
     fn logs(
         &self,
         pod: PodRef,

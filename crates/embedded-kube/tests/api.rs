@@ -81,7 +81,7 @@ async fn a_watch_sees_every_change_in_order() {
 async fn finalizers_and_grace_periods_hold_an_object() {
     let cluster = Cluster::start().await.unwrap();
     let pods: Api<Pod> = Api::default_namespaced(cluster.client());
-    // An unscheduled pod goes at once.
+    // An unscheduled pod is deleted immediately.
     pods.create(&PostParams::default(), &pod("unscheduled")).await.unwrap();
     pods.delete("unscheduled", &DeleteParams::default()).await.unwrap();
     assert!(pods.get_opt("unscheduled").await.unwrap().is_none());
@@ -93,7 +93,7 @@ async fn finalizers_and_grace_periods_hold_an_object() {
     pods.delete("bound", &DeleteParams::default()).await.unwrap();
     let waiting = pods.get("bound").await.unwrap();
     assert_eq!(waiting.metadata.deletion_grace_period_seconds, Some(30));
-    // The node is done, the finalizer still holds.
+    // The node has finished, but the finalizer remains.
     pods.delete("bound", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();

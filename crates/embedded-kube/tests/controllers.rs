@@ -122,7 +122,7 @@ async fn a_stateful_set_lives_through_growth_update_canary_failure_and_removal()
     })
     .await;
     images_are(["i:2", "i:2", "broken"]).await;
-    // Undone, the broken pod has to be removed by hand (Kubernetes' documented rule for OrderedReady).
+    // After the rollback, the broken pod has to be deleted by hand (Kubernetes' documented rule for OrderedReady).
     sets.patch("web", &params, &update("i:2", 0)).await.unwrap();
     pods.delete("web-2", &DeleteParams::default()).await.unwrap();
     images_are(["i:2", "i:2", "i:2"]).await;
@@ -151,7 +151,7 @@ async fn a_stateful_set_lives_through_growth_update_canary_failure_and_removal()
 }
 
 #[tokio::test]
-async fn pods_are_placed_apart_and_the_one_too_many_is_told_why() {
+async fn pods_are_placed_apart_and_the_one_too_many_has_a_reason() {
     let cluster = Cluster::start().await.unwrap();
     let client = cluster.client();
     let _kubelets = [
@@ -196,7 +196,7 @@ async fn pods_are_placed_apart_and_the_one_too_many_is_told_why() {
         is(failed, 1)
     })
     .await;
-    // Room is made: the waiting pod takes it.
+    // Resources become free: the waiting pod gets them.
     let placed = pods.list(&ListParams::default()).await.unwrap().items;
     let placed = placed
         .iter()
@@ -325,7 +325,7 @@ async fn claims_are_bound_grown_protected_and_their_folders_removed() {
     claims.patch("data", &PatchParams::default(), &grow).await.unwrap();
     bound("2Gi").await;
 
-    // A claim in use waits for its pod.
+    // A deleted claim in use waits for its pod.
     let pods: Api<Pod> = ours(&client);
     let uses = json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]});
     pods.create(&PostParams::default(), &pod("user", uses)).await.unwrap();
@@ -354,7 +354,7 @@ async fn claims_are_bound_grown_protected_and_their_folders_removed() {
     })
     .await;
 
-    // An unknown class is waited for, with an event.
+    // A claim with an unknown class waits, with an event.
     claims
         .create(&PostParams::default(), &claim("odd", Some("nowhere")))
         .await
@@ -376,7 +376,7 @@ async fn claims_are_bound_grown_protected_and_their_folders_removed() {
 }
 
 #[tokio::test]
-async fn a_silent_node_is_tainted_its_pods_moved_and_all_is_well_when_it_is_back() {
+async fn a_node_without_heartbeats_is_tainted_its_pods_move_and_it_recovers() {
     let cluster = Cluster::builder()
         .node_grace(Duration::from_secs(2))
         .start()
@@ -419,7 +419,7 @@ async fn a_silent_node_is_tainted_its_pods_moved_and_all_is_well_when_it_is_back
     .await;
     kubelet.set_alive(true);
     eventually("untainted", || async { is(taints().await, Vec::<String>::new()) }).await;
-    // A node that is removed takes its pods along.
+    // The pods of a removed node are removed too.
     pods.create(&PostParams::default(), &pod("q", json!({}))).await.unwrap();
     eventually("placed", || async {
         is(pods.get("q").await.unwrap().spec.unwrap().node_name.is_some(), true)
@@ -478,7 +478,7 @@ async fn owners_take_their_dependents_along_and_namespaces_their_content() {
         eventually("what is left", || async { is(names().await, left.clone()) }).await;
     }
     assert!(maps.get("child").await.unwrap().owner_references().is_empty());
-    // An owner that never was.
+    // An owner that never existed.
     let mut ghost = owned("ghost", None, false);
     ghost.metadata.owner_references = Some(vec![object(
         json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "none"}),
@@ -557,7 +557,7 @@ async fn a_cluster_that_stands_still_is_written_nothing() {
         )
     })
     .await;
-    // Everything but the kubelet's own Lease.
+    // Everything except the kubelet's own Lease.
     let versions = async || {
         [
             versions_of(sets.clone()).await,
@@ -571,7 +571,7 @@ async fn a_cluster_that_stands_still_is_written_nothing() {
     };
     eventually("it stands still", || async {
         let before = versions().await;
-        // that nothing happens can only be seen over time
+        // that nothing happens can only be observed over time
         tokio::time::sleep(Duration::from_secs(1)).await;
         is(versions().await == before, true)
     })

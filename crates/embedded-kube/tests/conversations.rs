@@ -1,4 +1,4 @@
-//! The table of API conversations, held with the embedded server. `examples/converse.rs` holds it with any other.
+//! Runs the table of API conversations against the embedded server. `examples/converse.rs` runs it against any other.
 
 use embedded_kube::{Cluster, conversations};
 

@@ -77,7 +77,7 @@ async fn a_definition_serves_at_once_and_its_objects_follow_its_schema() {
         assert!(refused.to_string().contains(text), "{refused}");
     }
 
-    // The status is apart, and so is the generation.
+    // The status is separate, and so is the generation.
     let status = Patch::Merge(json!({"status": {"size": 3}, "spec": {"size": 5}}));
     let changed = widgets
         .patch_status("a", &PatchParams::default(), &status)

@@ -1,4 +1,4 @@
-//! Clients that misbehave, and processes that die.
+//! Clients that misbehave, and processes that crash.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ fn config(name: &str) -> ConfigMap {
     serde_json::from_value(json!({"metadata": {"name": name}, "data": {"k": "v".repeat(100)}})).unwrap()
 }
 
-/// A raw TLS connection that checks nothing.
+/// A raw TLS connection that verifies nothing.
 async fn connect(cluster: &Cluster) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
     let mut roots = rustls::RootCertStore::empty();
     use rustls_pki_types::pem::PemObject;
@@ -36,7 +36,7 @@ async fn connect(cluster: &Cluster) -> tokio_rustls::client::TlsStream<tokio::ne
         .unwrap()
 }
 
-/// Sends text and reads the answer's first bytes.
+/// Sends text and reads the first bytes of the response.
 async fn say(cluster: &Cluster, text: &str) -> String {
     let mut stream = connect(cluster).await;
     stream.write_all(text.as_bytes()).await.unwrap();
@@ -49,7 +49,7 @@ async fn say(cluster: &Cluster, text: &str) -> String {
 }
 
 #[tokio::test]
-async fn bad_clients_get_clear_answers_and_harm_nobody() {
+async fn bad_clients_get_clear_errors_and_harm_no_other_client() {
     let cluster = Cluster::start().await.unwrap();
     let token = cluster.admin_token().to_owned();
     let post = |body: &str, length: usize| {
@@ -58,7 +58,7 @@ async fn bad_clients_get_clear_answers_and_harm_nobody() {
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         )
     };
-    // Nonsense and half-sent requests, kept open while others work.
+    // Invalid and incomplete requests, kept open while others work.
     let mut half = connect(&cluster).await;
     half.write_all(post("{\"metadata\":", 500).as_bytes()).await.unwrap();
     let mut silent = connect(&cluster).await;
@@ -94,7 +94,7 @@ async fn bad_clients_get_clear_answers_and_harm_nobody() {
             || matches!(&refused, kube::Error::HyperError(_) | kube::Error::Service(_)),
         "{refused}"
     );
-    // Everyone else is served.
+    // Other clients are served.
     api.create(&PostParams::default(), &config("fine")).await.unwrap();
     drop((half, silent));
 }
@@ -111,7 +111,7 @@ async fn a_watch_that_is_never_read_costs_nothing_and_is_cut_off_by_the_log() {
         .metadata
         .resource_version
         .unwrap();
-    // given: a watch that nobody reads, while more changes come than the log keeps
+    // given: a watch whose client does not read, while more changes come than the log keeps
     let mut forgotten = Box::pin(api.watch(&WatchParams::default(), &start).await.unwrap());
     let names = (0..2100).map(|i| format!("c{i}"));
     let made = names.map(|name| {
@@ -121,7 +121,7 @@ async fn a_watch_that_is_never_read_costs_nothing_and_is_cut_off_by_the_log() {
     for result in futures::future::join_all(made).await {
         result.unwrap();
     }
-    // then: it is told that it is too late, and a new one from the old version too
+    // then: it gets 410, and so does a new one from the old version
     use futures::TryStreamExt;
     let told = forgotten.try_next().await.unwrap().unwrap();
     assert!(
@@ -180,7 +180,7 @@ async fn a_killed_process_loses_no_acknowledged_write() {
     }
     child.wait().unwrap();
     assert!(acknowledged.len() >= 300);
-    // then: everything it acknowledged is there
+    // then: every acknowledged object exists
     let cluster = Cluster::builder().folder(folder.path()).start().await.unwrap();
     let api: Api<ConfigMap> = Api::namespaced(cluster.client(), "default");
     let found: Vec<String> = api

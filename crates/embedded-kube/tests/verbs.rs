@@ -1,4 +1,4 @@
-//! The verbs of kubectl that need no running pod, typed with every kubectl at hand; the others are in the walk-through.
+//! The verbs of kubectl that need no running pod, run with every available kubectl; the others are in the walk-through.
 
 mod support;
 

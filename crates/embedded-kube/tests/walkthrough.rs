@@ -1,6 +1,6 @@
-//! The walk-through of stateful applications, typed with every kubectl at hand, on nodes that run real processes: ordered
-//! start and stop, stable names, one claim a pod that outlives it, rolling update, canary by partition, an update that
-//! stops at an error, and the everyday commands around them.
+//! The walk-through of stateful applications, run with every available kubectl, on nodes that run real processes:
+//! ordered start and stop, stable names, one claim per pod that outlives it, rolling update, canary by partition, an
+//! update that stops at an error, and the everyday commands around them.
 
 mod support;
 
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use support::kubectl::{Kubectl, kubectls};
 use support::{eventually, is};
 
-/// Says its name, then serves the page of its volume.
+/// Prints its name, then serves the page of its volume.
 const SERVER: &str = r#"
 $| = 1; print "started on " . `hostname`;
 $SIG{TERM} = sub { exit 0 };
@@ -228,7 +228,7 @@ async fn updates(kubectl: &Kubectl) {
     done(kubectl).await;
     images_become(kubectl, "nginx:1.9.2 nginx:1.9.2").await;
 
-    // An update that stops at an error, told as kubectl tells it.
+    // An update that stops at an error, as kubectl reports it.
     set_image(kubectl, "no-such").await;
     let reason = "get pod web-1 -o jsonpath={.status.containerStatuses[0].state.waiting.reason}";
     eventually("the image is missing", || async {
@@ -246,7 +246,7 @@ async fn updates(kubectl: &Kubectl) {
     assert!(!success, "a broken update is not complete");
     images_become(kubectl, "nginx:1.9.2 nginx:no-such").await;
     kubectl.run("rollout undo statefulset/web").await;
-    // Kubernetes' documented rule: the broken pod has to be removed by hand.
+    // Kubernetes' documented rule: the broken pod has to be deleted by hand.
     kubectl.run("delete pod web-1").await;
     done(kubectl).await;
     images_become(kubectl, "nginx:1.9.2 nginx:1.9.2").await;
@@ -313,8 +313,8 @@ async fn everyday(kubectl: &Kubectl) {
     forward.kill().await.expect("kubectl ends");
     follow.kill().await.expect("kubectl ends");
 
-    // A pod for one look around, attached to. It waits for its word: as everywhere, what a program says before
-    // anybody is attached is in its log alone.
+    // A short-lived pod with an attached terminal. It waits for input: as everywhere, output before the attach is only
+    // in its log.
     let look = ["sh", "-c", "read word; echo $word; getent hosts web-0.nginx"];
     let seen = kubectl
         .with(
@@ -324,7 +324,7 @@ async fn everyday(kubectl: &Kubectl) {
         )
         .await;
     assert!(seen.contains("looking") && seen.contains("web-0.nginx"), "{seen}");
-    // What is typed reaches the program, and so does the end of it.
+    // Input reaches the program, and so does its end.
     let typed = "first line\nsecond line\n";
     let seen = kubectl
         .with("run -i --rm --restart=Never --image=busybox typed --", &["cat"], typed)

@@ -1,5 +1,5 @@
-//! etcd's alarms and what members' data really is. Alarms belong to the cluster: they outlive their member, and may be of
-//! member 0, of whom nobody is. One of them stops all writes.
+//! etcd's alarms and the members' real data. Alarms belong to the cluster: they outlive their member and may name
+//! member 0, which does not exist. NOSPACE stops all writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use stateward_plan::etcd::{Alarm, ClusterId, DataHash, Effect, Listed, MemberId, Plan, Reason, World, members};
 
 use crate::queue::{Id, stamp};
-use crate::raft::{Data, Refused, What, voters};
+use crate::raft::{Data, Rejected, What, voters};
 use crate::rules::name;
 use crate::sim::Sim;
 
-/// The member that CORRUPT names where etcd cannot tell who is wrong.
-const NOBODY: MemberId = MemberId(0);
+/// The member that CORRUPT names where etcd cannot tell which member is wrong.
+const NO_MEMBER: MemberId = MemberId(0);
 /// A member that was removed long ago.
 const REMOVED: MemberId = MemberId(0xdead);
 
@@ -23,8 +23,8 @@ impl Sim<'_> {
         alarms.is_some_and(|alarms| alarms.iter().any(|(_, raised)| *raised == alarm))
     }
 
-    /// What the members that the operator reaches tell of the cluster's alarms, and the hashes of their data.
-    pub(crate) fn tell_alarms(&self, asked: &[Id], world: &mut World) {
+    /// The cluster's alarms as reported by the members that the operator reaches, and the hashes of their data.
+    pub(crate) fn observe_alarms(&self, asked: &[Id], world: &mut World) {
         let reached = || asked.iter().filter(|process| self.operator_reaches(**process));
         for data in reached().filter_map(|process| self.data_of(*process)) {
             world
@@ -37,7 +37,7 @@ impl Sim<'_> {
         }
     }
 
-    /// The hash of a voter's data, once it has applied all that was agreed: etcd answers through its log before.
+    /// The hash of a voter's data once it has applied every committed entry: etcd replies through its log before that.
     fn hash_of(&self, process: Id) -> Option<DataHash> {
         let data = self.data_of(process)?;
         let leader = self.leader_of(data.line())?;
@@ -68,7 +68,7 @@ impl Sim<'_> {
         ids.iter().filter_map(hash).collect()
     }
 
-    pub(crate) fn disarm(&mut self, cluster: ClusterId, id: MemberId, alarm: Alarm) -> Result<(), Refused> {
+    pub(crate) fn disarm(&mut self, cluster: ClusterId, id: MemberId, alarm: Alarm) -> Result<(), Rejected> {
         self.leader_for_operator(cluster)?;
         if let Some(alarms) = self.alarms.get_mut(&cluster.0) {
             alarms.remove(&(id, alarm));
@@ -77,14 +77,14 @@ impl Sim<'_> {
         Ok(())
     }
 
-    /// The data of the user's cluster that more than half of its voters have.
+    /// The data that more than half of the voters of the user's cluster have.
     pub(crate) fn content_of_majority(&self) -> Option<u32> {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-        for data in voters(&self.ledger.conf).filter_map(|line| self.data_of_member(line)) {
+        for data in voters(&self.truth.conf).filter_map(|line| self.data_of_member(line)) {
             *counts.entry(data.content).or_default() += 1;
         }
         let (content, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        (2 * count > voters(&self.ledger.conf).count()).then_some(content)
+        (2 * count > voters(&self.truth.conf).count()).then_some(content)
     }
 
     fn data_of_member(&self, line: &Listed) -> Option<&Data> {
@@ -92,13 +92,13 @@ impl Sim<'_> {
         data.find(|data| data.id == line.id)
     }
 
-    /// This data is not what the log says.
+    /// This data differs from what the log says.
     pub(crate) fn is_wrong(data: &Data) -> bool {
         data.content != 0
     }
 
-    /// etcd calls no member ready while CORRUPT is raised.
-    pub(crate) fn tend_readiness(&mut self) {
+    /// etcd reports no member as ready while CORRUPT is raised.
+    pub(crate) fn update_readiness(&mut self) {
         let changed: Vec<(Id, bool)> = self
             .processes
             .iter()
@@ -118,15 +118,15 @@ impl Sim<'_> {
         }
     }
 
-    /// etcd raises an alarm, or somebody does over its API: for a member, for one that is gone, or for nobody. For CORRUPT
-    /// there is a reason in half of all cases.
+    /// etcd raises an alarm, or another client does over its API: for a member, for a removed member, or for no member.
+    /// In half of all cases there is a reason for CORRUPT.
     pub(crate) fn raise_alarm(&mut self, alarm: Alarm) {
         let Some((pod, volume)) = self.some_sealed() else {
             return;
         };
         // etcd 3.2 does not know CORRUPT.
         let known = self.processes.values().all(|process| process.version.minor() >= 3);
-        let differs = alarm == Alarm::Corrupt && self.dice.per_mille(500);
+        let differs = alarm == Alarm::Corrupt && self.rng.per_mille(500);
         if alarm == Alarm::Corrupt && !known {
             return;
         }
@@ -142,21 +142,21 @@ impl Sim<'_> {
         if self.leader_of(data.line()).is_none() {
             return;
         }
-        let of = *self.dice.pick(&[own, NOBODY, REMOVED]).unwrap_or(&NOBODY);
+        let of = *self.rng.pick(&[own, NO_MEMBER, REMOVED]).unwrap_or(&NO_MEMBER);
         self.raise(cluster, of, alarm);
         if differs {
-            // The leader as often as another one.
-            let target = leads.filter(|_| self.dice.per_mille(300)).unwrap_or(pod);
+            // The leader is as likely as all others together.
+            let target = leads.filter(|_| self.rng.per_mille(300)).unwrap_or(pod);
             self.change_content(target);
         }
     }
 
     pub(crate) fn raise(&mut self, cluster: u64, of: MemberId, alarm: Alarm) {
-        self.tell(|| format!("fault: etcd raises {alarm} for {of}"));
+        self.log(|| format!("fault: etcd raises {alarm} for {of}"));
         self.alarms.entry(cluster).or_default().insert((of, alarm));
     }
 
-    /// A member's data becomes another, unless that could be a majority's.
+    /// Changes a member's data, unless a majority could then have wrong data.
     pub(crate) fn change_content(&mut self, pod: Id) {
         let Some(process) = self.processes.get(&pod).cloned() else {
             return;
@@ -164,8 +164,8 @@ impl Sim<'_> {
         if !self.may_lose(&[process.volume]) {
             return;
         }
-        self.tell(|| format!("fault: the data of {} is another one", process.name));
-        let content = self.dice.between(1, 3) as u32;
+        self.log(|| format!("fault: the data of {} changes", process.name));
+        let content = self.rng.between(1, 3) as u32;
         if let Some(data) = self
             .volumes
             .get_mut(&process.volume)
@@ -176,15 +176,18 @@ impl Sim<'_> {
         self.judge_loss(false);
     }
 
-    /// Rules about alarms, judged by what the plan was made from and by what really is.
+    /// Rules about alarms, checked against the input of the plan and the real state.
     pub(crate) fn check_alarms(&mut self, world: &World, plan: &Plan) {
         if world.list.is_some() {
             let report = &plan.report;
             if !world.alarms.is_empty() && (report.available.holds || !report.degraded.holds) {
-                self.break_rule(name::ALARMED, "an alarm is raised and the status says that all is well");
+                self.break_rule(
+                    name::ALARMED,
+                    "an alarm is raised and the status says that the cluster is healthy",
+                );
             }
             if report.available.reason == Reason::QuorumLost {
-                self.break_rule(name::ALARMED, "a quorum answers and the status says that it is lost");
+                self.break_rule(name::ALARMED, "a quorum replies and the status says that it is lost");
             }
         }
         let disarms = |effect: &Effect| {
@@ -201,19 +204,19 @@ impl Sim<'_> {
         }
     }
 
-    /// What is disarmed next, or planned to be, is disarmed on data that agrees.
+    /// An alarm is disarmed only while the voters' data agrees.
     pub(crate) fn check_agreement(&mut self) {
-        let lines = voters(&self.ledger.conf);
+        let lines = voters(&self.truth.conf);
         let contents: BTreeSet<_> = lines
             .map(|line| self.data_of_member(line).map(|data| data.content))
             .collect();
-        if contents.len() > 1 && !self.ledger.majority_lost {
+        if contents.len() > 1 && !self.truth.majority_lost {
             self.break_rule(name::AGREEMENT, "CORRUPT is disarmed while members' data differs");
         }
     }
 
-    /// What keeps a pod from running for long is told, by the clock of who looks.
-    pub(crate) fn check_told(&mut self, world: &World, plan: &Plan, now: Timestamp) {
+    /// What keeps a pod from running for long is reported, by the clock of the operator that observes it.
+    pub(crate) fn check_reported(&mut self, world: &World, plan: &Plan, now: Timestamp) {
         let lasts = |pod: &stateward_plan::etcd::Pod| {
             let blocked = pod.blocked.as_ref().filter(|_| !pod.terminating && !pod.ended);
             blocked.is_some_and(|blocked| {
@@ -223,13 +226,13 @@ impl Sim<'_> {
         };
         if !plan.record.hibernating && world.pods.values().any(lasts) && !plan.report.degraded.holds {
             self.break_rule(
-                name::TOLD,
+                name::REPORTED,
                 "a pod has been blocked for ten seconds, and the status does not say so",
             );
         }
     }
 
-    /// A member is added while CORRUPT is known of: it will copy its leader.
+    /// A member is added while CORRUPT is known: it will copy the leader's data.
     pub(crate) fn check_source(&mut self, world: &World, cluster: ClusterId) {
         let leader = self.leader_for_operator(cluster).ok();
         let leader = leader.and_then(|leader| self.data_of(leader));
@@ -237,7 +240,7 @@ impl Sim<'_> {
             return;
         };
         let wrong = leader.content != right;
-        if wrong && world.has_alarm(Alarm::Corrupt) && !self.ledger.majority_lost {
+        if wrong && world.has_alarm(Alarm::Corrupt) && !self.truth.majority_lost {
             self.break_rule(
                 name::SOURCE,
                 "a member is added that will copy what the majority does not have",

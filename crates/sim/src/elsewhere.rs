@@ -1,4 +1,4 @@
-//! A cluster that somebody else made: members that no pod belongs to, which the user's cluster is to take over.
+//! A cluster that something else created: its members have no pods, and the user's cluster is to adopt it.
 
 use std::collections::BTreeSet;
 
@@ -7,30 +7,29 @@ use stateward_plan::etcd::{Intent, MemberName, World};
 use crate::queue::Id;
 use crate::sim::{Process, Sim, Volume};
 
-/// How names of such members begin: they have addresses of another service.
+/// The prefix of such members' names. Their addresses belong to another service.
 pub(crate) const OLD: &str = "old-";
 
-/// The endpoint under which such a member is asked.
+/// The client endpoint of such a member.
 pub(crate) fn endpoint(name: &MemberName) -> String {
     format!("http://{name}.old.default.svc:2379")
 }
 
 impl Sim<'_> {
-    /// Such members are heard by their endpoints.
-    pub(crate) fn hear_elsewhere(&self, intent: &Intent, world: &mut World, asked: &mut Vec<Id>) {
+    /// Probes such members at their endpoints.
+    pub(crate) fn probe_elsewhere(&self, intent: &Intent, world: &mut World, asked: &mut Vec<Id>) {
         for (id, process) in &self.processes {
             let name = endpoint(&process.name);
             if process.name.0.starts_with(OLD) && intent.adopt.contains(&name) {
-                world.voices.insert(MemberName(name), self.ask(*id));
+                world.voices.insert(MemberName(name), self.probe(*id));
                 asked.push(*id);
             }
         }
     }
 
-    /// Starts such a cluster.
     #[cfg_attr(not(test), allow(dead_code))]
-    pub(crate) fn found_elsewhere(&mut self, names: &[MemberName], version: &stateward_api::EtcdVersion) {
-        let owner = self.ledger.owner;
+    pub(crate) fn create_elsewhere(&mut self, names: &[MemberName], version: &stateward_api::EtcdVersion) {
+        let owner = self.truth.owner;
         for (index, name) in names.iter().enumerate() {
             let (id, volume) = (self.kube.new_id(), self.kube.new_id());
             self.volumes.insert(volume, Volume::default());
@@ -55,7 +54,7 @@ impl Sim<'_> {
                 shows: BTreeSet::new(),
             };
             self.processes.insert(id, process);
-            self.found(owner, name, volume, "old", names);
+            self.bootstrap(owner, name, volume, "old", names);
         }
     }
 }

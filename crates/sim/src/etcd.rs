@@ -1,5 +1,5 @@
-//! etcd as its operator meets it: how a process starts, and what a cluster answers when it is asked
-//! (etcd.md is the source of every rule here).
+//! etcd as the operator sees it: how a process starts, and how a cluster replies to requests (etcd.md is the source of
+//! every rule here).
 
 use std::rc::Rc;
 
@@ -8,10 +8,10 @@ use stateward_plan::etcd::{
 };
 
 use crate::queue::{Event, Id, stamp};
-use crate::raft::{Change, Conf, Data, Entry, Refused, What, quorum, voters};
+use crate::raft::{Change, Conf, Data, Entry, Rejected, What, quorum, voters};
 use crate::sim::Sim;
 
-/// How a process ends that crashes for a reason that no operator knows.
+/// The exit of a process that crashes for a reason that no operator knows.
 pub(crate) const UNKNOWN_REASON: &str = "signal: out of memory";
 
 pub(crate) fn peer_url(name: &MemberName) -> String {
@@ -31,8 +31,8 @@ pub(crate) fn hash(parts: &[&str]) -> u64 {
     hash
 }
 
-fn silent(words: &str) -> Voice {
-    Voice::Silent(Silence::new(SilenceKind::NotReached, words))
+fn no_reply(message: &str) -> Voice {
+    Voice::Silent(Silence::new(SilenceKind::NotReached, message))
 }
 
 pub(crate) enum Start {
@@ -50,13 +50,13 @@ impl Sim<'_> {
         }
         match self.how_it_starts(id) {
             Start::Serve => {
-                let lag = if self.calm { 200 } else { self.dice.between(0, 3000) };
+                let lag = if self.calm { 200 } else { self.rng.between(0, 3000) };
                 if let Some(process) = self.processes.get_mut(&id) {
                     process.serves = true;
                     process.up_since = self.now;
                     process.slow_until = process.slow_until.max(self.now + lag);
                     let name = process.name.clone();
-                    self.tell(|| format!("etcd: {name} serves"));
+                    self.log(|| format!("etcd: {name} serves"));
                 }
                 let since = stamp(self.now);
                 self.kubelet_says(id, |pod| {
@@ -65,13 +65,13 @@ impl Sim<'_> {
                 });
             }
             Start::Hang => {
-                let more = self.dice.between(7000, 14000);
+                let more = self.rng.between(7000, 14000);
                 if let Some(process) = self.processes.get_mut(&id) {
                     process.hung = true;
                 }
                 self.queue.at(self.now + more, Event::Boot(id, incarnation));
             }
-            Start::Exit(code, words) => self.container_ends(id, code, &words),
+            Start::Exit(code, message) => self.container_ends(id, code, &message),
         }
     }
 
@@ -93,20 +93,20 @@ impl Sim<'_> {
         if process.crashes_until > self.now {
             return Start::Exit(2, UNKNOWN_REASON.into());
         }
-        if pod.owner == self.ledger.owner && minor < self.ledger.floor {
+        if pod.owner == self.truth.owner && minor < self.truth.floor {
             return Start::Exit(
                 1,
                 format!(
                     "cluster cannot be downgraded (current version: 3.{minor} is lower than determined cluster version: 3.{})",
-                    self.ledger.floor
+                    self.truth.floor
                 ),
             );
         }
         let (has_data, old_log) = (volume.data.is_some(), volume.old_log);
-        let floor = self.ledger.floor;
-        if pod.owner == self.ledger.owner && floor > 0 && minor > floor + 1 {
-            let words = format!("{} runs 3.{minor} in a cluster of version 3.{floor}", pod.name);
-            self.break_rule(crate::rules::name::VERSIONS, words);
+        let floor = self.truth.floor;
+        if pod.owner == self.truth.owner && floor > 0 && minor > floor + 1 {
+            let message = format!("{} runs 3.{minor} in a cluster of version 3.{floor}", pod.name);
+            self.break_rule(crate::rules::name::VERSIONS, message);
         }
         if minor >= 6 && old_log {
             return Start::Exit(2, "panic: detected disallowed v2 WAL".into());
@@ -114,8 +114,8 @@ impl Sim<'_> {
         if let Launch::Restore { source, .. } = &pod.launch
             && minor < self.backup_minor(source)
         {
-            let words = format!("{} runs 3.{minor} and is given {}", pod.name, source.location);
-            self.break_rule(crate::rules::name::RESTORE_READABLE, words);
+            let message = format!("{} runs 3.{minor} and is given {}", pod.name, source.location);
+            self.break_rule(crate::rules::name::RESTORE_READABLE, message);
         }
         let sweeps = pod.shown.template.ends_with("-sweep");
         if has_data {
@@ -133,9 +133,9 @@ impl Sim<'_> {
             Launch::Join { members } => self.start_joining(id, place, members, sweeps),
             Launch::Seed { token } => {
                 let first = vec![pod.name.clone()];
-                self.found(pod.owner, &pod.name, place, token, &first)
+                self.bootstrap(pod.owner, &pod.name, place, token, &first)
             }
-            Launch::Static { token, members } => self.found(pod.owner, &pod.name, place, token, members),
+            Launch::Static { token, members } => self.bootstrap(pod.owner, &pod.name, place, token, members),
         }
     }
 
@@ -148,7 +148,7 @@ impl Sim<'_> {
         }
         if matches!(launch, Launch::ForceNew) {
             let own = data.id;
-            // "discarding uncommitted WAL entries": what it does not know to be committed is gone.
+            // "discarding uncommitted WAL entries": it loses what it does not know to be committed.
             data.log.truncate(data.committed);
             self.lineages += 1;
             data.lineage = self.lineages;
@@ -234,7 +234,7 @@ impl Sim<'_> {
             self.member_forgot(id);
         }
         if votes {
-            self.ledger.took_part.insert(data.id);
+            self.truth.took_part.insert(data.id);
         }
         if let Some(volume) = self.volumes.get_mut(&place) {
             volume.data = Some(data);
@@ -243,8 +243,9 @@ impl Sim<'_> {
         Start::Serve
     }
 
-    /// A first member makes a cluster. IDs follow from URLs and token, so the same ones give the same cluster again.
-    pub(crate) fn found(
+    /// A first member bootstraps a cluster. IDs follow from URLs and token, so the same ones give the same cluster
+    /// again.
+    pub(crate) fn bootstrap(
         &mut self,
         owner: Id,
         name: &MemberName,
@@ -275,7 +276,7 @@ impl Sim<'_> {
             );
         };
         if first.len() > 1 {
-            // A member of several asks the others first whether it was there before.
+            // One of several first members asks the others whether it has been bootstrapped before.
             let known = self.processes.iter().any(|(id, process)| {
                 process.owner == owner
                     && process.name != *name
@@ -284,12 +285,12 @@ impl Sim<'_> {
                         .data_of(*id)
                         .is_some_and(|data| data.cluster == cluster && data.log.len() > first.len())
             });
-            if known && self.ledger.founders.contains(&own) {
+            if known && self.truth.bootstrap_members.contains(&own) {
                 return Start::Exit(1, format!("member {} has already been bootstrapped", own));
             }
         }
         self.first_member_started(owner, cluster, own, name);
-        let entries = match self.foundings.get(&cluster) {
+        let entries = match self.bootstraps.get(&cluster) {
             Some(entries) => entries.clone(),
             None => {
                 let entries: Vec<Entry> = conf
@@ -304,7 +305,7 @@ impl Sim<'_> {
                         }
                     })
                     .collect();
-                self.foundings.insert(cluster, entries.clone());
+                self.bootstraps.insert(cluster, entries.clone());
                 entries
             }
         };
@@ -327,17 +328,17 @@ impl Sim<'_> {
         self.awake(process)
             && self.processes.get(&process).is_some_and(|process| {
                 let node = &self.nodes[process.node];
-                !node.cut_from_operator && node.side == 0 && !node.is_deaf(self.now)
+                !node.cut_from_operator && node.side == 0 && !node.inbound_is_cut(self.now)
             })
     }
 
-    /// What a member answers when it is asked.
-    pub(crate) fn ask(&self, process: Id) -> Voice {
+    /// What a probe of a member returns.
+    pub(crate) fn probe(&self, process: Id) -> Voice {
         if !self.operator_reaches(process) {
-            return silent("timed out");
+            return no_reply("timed out");
         }
         let (Some(process_state), Some(data)) = (self.processes.get(&process), self.data_of(process)) else {
-            return silent("connection refused");
+            return no_reply("connection refused");
         };
         let leader = self
             .leader_of(data.line())
@@ -351,11 +352,11 @@ impl Sim<'_> {
             learner: data.conf.iter().any(|member| member.id == data.id && member.learner),
             version: process_state.version.clone(),
             term: u64::from(data.term),
-            // etcd tells how far it knows its log to be committed (`RaftIndex`), not how long it is.
+            // etcd reports how far it knows its log to be committed (`RaftIndex`), not how long the log is.
             index: data.committed as u64,
-            storage_minor: (process_state.version.minor() >= 6).then_some(self.ledger.floor),
-            cluster_minor: Some(self.ledger.floor).filter(|minor| *minor > 0),
-            downgrading: self.ledger.downgrade.filter(|_| process_state.version.minor() >= 6),
+            storage_minor: (process_state.version.minor() >= 6).then_some(self.truth.floor),
+            cluster_minor: Some(self.truth.floor).filter(|minor| *minor > 0),
+            downgrading: self.truth.downgrade.filter(|_| process_state.version.minor() >= 6),
             db_size: 1 << 20,
             db_in_use: 1 << 20,
             list: data.conf.as_ref().clone(),
@@ -380,7 +381,7 @@ impl Sim<'_> {
     }
 
     /// The lists of all members that the operator reaches.
-    pub(crate) fn lists_of(&self, cluster: ClusterId) -> Result<Vec<Conf>, Refused> {
+    pub(crate) fn lists_of(&self, cluster: ClusterId) -> Result<Vec<Conf>, Rejected> {
         let reached = self.processes.keys().filter(|id| self.operator_reaches(**id));
         let lists: Vec<Conf> = reached
             .filter_map(|id| self.data_of(*id))
@@ -388,13 +389,13 @@ impl Sim<'_> {
             .map(|data| data.conf.as_ref().clone())
             .collect();
         if lists.is_empty() {
-            return Err("no member of that cluster answers".into());
+            return Err("no member of that cluster replies".into());
         }
         Ok(lists)
     }
 
     /// The leader that a request of the operator reaches, if it is of the right cluster.
-    pub(crate) fn leader_for_operator(&self, cluster: ClusterId) -> Result<Id, Refused> {
+    pub(crate) fn leader_for_operator(&self, cluster: ClusterId) -> Result<Id, Rejected> {
         let entry = self
             .processes
             .keys()
@@ -404,7 +405,7 @@ impl Sim<'_> {
             .filter(|(_, data)| data.cluster == cluster.0)
             .max_by_key(|(_, data)| data.lineage)
             .map(|(id, _)| id)
-            .ok_or("no member of that cluster answers")?;
+            .ok_or("no member of that cluster replies")?;
         let line = self.data_of(entry).ok_or("no data")?.line();
         let leader = self.leader_of(line).ok_or("etcdserver: no leader")?;
         if leader == entry || self.connected(entry, leader) {
@@ -414,35 +415,36 @@ impl Sim<'_> {
         }
     }
 
-    /// Clients everywhere: one write a tick through whoever leads. Those of a zone that is cut off go on with the leader there.
+    /// Clients everywhere: one write per tick through the leader. Clients in a zone that is cut off continue with the
+    /// leader there.
     pub(crate) fn client_writes(&mut self) {
         let leaders: Vec<Id> = self
             .lines()
             .into_iter()
-            .filter(|line| self.ledger.founded.contains(&line.0))
+            .filter(|line| self.truth.bootstrapped.contains(&line.0))
             .filter_map(|line| self.leader_of(line))
-            .filter(|leader| self.processes[leader].owner == self.ledger.owner)
+            .filter(|leader| self.processes[leader].owner == self.truth.owner)
             .collect();
         if leaders.len() > 1 {
             self.check_one_cluster(&leaders);
         }
         for leader in leaders {
-            let refuses = self
+            let rejects = self
                 .data_of(leader)
                 .is_some_and(|data| self.alarms.contains_key(&data.cluster));
-            if refuses || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
+            if rejects || self.data_of(leader).is_some_and(|data| data.log.len() > 600) {
                 continue;
             }
             let line = self.data_of(leader).map(Data::line);
-            if self.propose(leader, What::Write) && (self.ledger.line.is_none() || self.ledger.line == line) {
-                self.ledger.acknowledged.insert(self.serial);
+            if self.propose(leader, What::Write) && (self.truth.line.is_none() || self.truth.line == line) {
+                self.truth.acknowledged.insert(self.serial);
             }
         }
     }
 
-    /// The cluster's version follows its oldest member, once all are there.
+    /// The cluster's version follows the version of its oldest member, once all members are connected.
     pub(crate) fn follow_version(&mut self) {
-        let conf = self.ledger.conf.clone();
+        let conf = self.truth.conf.clone();
         if conf.is_empty() {
             return;
         }
@@ -458,29 +460,29 @@ impl Sim<'_> {
             return;
         }
         let oldest = versions.iter().copied().min().unwrap_or(0);
-        match self.ledger.downgrade {
-            Some(target) if versions.iter().all(|minor| *minor == target) => self.ledger.downgrade = None,
+        match self.truth.downgrade {
+            Some(target) if versions.iter().all(|minor| *minor == target) => self.truth.downgrade = None,
             Some(_) => {}
-            None if oldest <= self.ledger.floor => self.ledger.follows = None,
-            None => match self.ledger.follows {
-                Some((minor, at)) if minor == oldest && at <= self.now => self.ledger.floor = oldest,
+            None if oldest <= self.truth.floor => self.truth.follows = None,
+            None => match self.truth.follows {
+                Some((minor, at)) if minor == oldest && at <= self.now => self.truth.floor = oldest,
                 Some((minor, _)) if minor == oldest => {}
-                // The leader looks at all members' versions every few seconds.
+                // The leader reads all members' versions every few seconds.
                 _ => {
-                    let delay = if self.ledger.floor == 0 {
+                    let delay = if self.truth.floor == 0 {
                         0
                     } else {
-                        self.dice.between(500, 8000)
+                        self.rng.between(500, 8000)
                     };
-                    self.ledger.follows = Some((oldest, self.now + delay));
+                    self.truth.follows = Some((oldest, self.now + delay));
                 }
             },
         }
     }
 
-    /// A probe of a member before 3.5 is written to everybody's log.
+    /// A health probe of a member before 3.5 writes an entry to the log.
     pub(crate) fn probe_health(&mut self) {
-        let owner = self.ledger.owner;
+        let owner = self.truth.owner;
         let leads = |process: &crate::sim::Process| process.leads && process.owner == owner;
         if !self.processes.values().any(leads) {
             return; // it waits for a leader and is written nowhere

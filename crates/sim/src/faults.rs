@@ -1,4 +1,4 @@
-//! What goes wrong, drawn from the seed, and the end of it.
+//! Faults, drawn from the seed, and their end.
 
 use stateward_plan::etcd::{Alarm, ClusterId, LaunchKind, MemberId, MemberName};
 
@@ -8,75 +8,80 @@ use crate::raft::voters;
 use crate::sim::Sim;
 
 impl Sim<'_> {
-    /// The next fault or edit, until there were enough.
+    /// Injects the next fault or edit, until there were enough.
     pub(crate) fn next_fault(&mut self) {
         if self.calm {
             return;
         }
         if self.profile.faults == 0 {
-            let rest = self.dice.between(0, 20_000);
+            let rest = self.rng.between(0, 20_000);
             self.queue.at(self.now + rest, Event::Calm);
             return;
         }
         self.profile.faults -= 1;
-        let of_the_world = self.profile.infrastructure && (!self.profile.edits || self.dice.per_mille(600));
+        let of_the_world = self.profile.infrastructure && (!self.profile.edits || self.rng.per_mille(600));
         if of_the_world {
             self.draw_fault();
         } else if self.profile.edits {
             self.draw_edit();
         }
-        // Some come close after another, in the middle of what the first one set off.
-        let gap = self.dice.between(1, self.profile.fault_gap);
+        // Some follow closely, in the middle of what the previous one caused.
+        let gap = self.rng.between(1, self.profile.fault_gap);
         self.queue.at(self.now + gap, Event::Fault);
     }
 
     fn draw_fault(&mut self) {
-        let long = self.dice.between(500, 60_000);
-        match self.dice.between(0, 31) {
+        let long = self.rng.between(500, 60_000);
+        match self.rng.between(0, 31) {
             28 => self.force_delete_a_pod(),
             29 => self.cut_a_zone_off(long),
             30 => {
-                let node = self.dice.index(self.nodes.len());
-                self.tell(|| format!("fault: {} is heard and hears nobody for {long} ms", node_name(node)));
-                self.nodes[node].deaf_until = self.now + long;
+                let node = self.rng.index(self.nodes.len());
+                self.log(|| {
+                    format!(
+                        "fault: {} receives nothing for {long} ms, and can send",
+                        node_name(node)
+                    )
+                });
+                self.nodes[node].inbound_cut_until = self.now + long;
             }
             0 | 1 => self.crash_a_process(),
             2 => self.with_a_process(|sim, id| {
                 let name = sim.processes[&id].name.clone();
-                sim.tell(|| format!("fault: {name} is frozen for {long} ms"));
+                sim.log(|| format!("fault: {name} is frozen for {long} ms"));
                 if let Some(process) = sim.processes.get_mut(&id) {
                     process.frozen_until = sim.now + long;
                 }
             }),
             3 => self.with_a_process(|sim, id| {
                 let name = sim.processes[&id].name.clone();
-                sim.tell(|| format!("fault: {name} is slow for {long} ms"));
+                sim.log(|| format!("fault: {name} is slow for {long} ms"));
                 if let Some(process) = sim.processes.get_mut(&id) {
                     process.slow_until = sim.now + long;
                 }
             }),
             4 | 5 => {
-                let node = self.dice.index(self.nodes.len());
-                let back = self.dice.between(1000, 200_000);
+                let node = self.rng.index(self.nodes.len());
+                let back = self.rng.between(1000, 200_000);
                 self.node_down(node);
                 self.queue.at(self.now + back, Event::NodeBack(node));
             }
             6 => self.node_gone(),
             7 => {
-                let node = self.dice.index(self.nodes.len());
+                let node = self.rng.index(self.nodes.len());
                 if self.nodes[node].obeys() {
-                    let back = self.dice.between(1000, 400_000);
-                    self.tell(|| format!("fault: {} is cut off from the API for {back} ms", node_name(node)));
+                    let back = self.rng.between(1000, 400_000);
+                    self.log(|| format!("fault: {} is cut off from the API for {back} ms", node_name(node)));
                     self.cut_from_api(node);
                     self.queue.at(self.now + back, Event::NodeBack(node));
                 }
             }
             8 | 9 => {
                 for node in 0..self.nodes.len() {
-                    self.nodes[node].side = u8::from(self.dice.per_mille(300));
+                    self.nodes[node].side = u8::from(self.rng.per_mille(300));
                 }
                 let sides: Vec<String> = self.nodes.iter().map(|node| node.side.to_string()).collect();
-                self.tell(|| {
+                self.log(|| {
                     format!(
                         "fault: the network is cut in two for {long} ms: sides {}",
                         sides.join(" ")
@@ -85,8 +90,8 @@ impl Sim<'_> {
                 self.queue.at(self.now + long, Event::Reconnect);
             }
             10 => {
-                let node = self.dice.index(self.nodes.len());
-                self.tell(|| format!("fault: the operator does not reach {} for {long} ms", node_name(node)));
+                let node = self.rng.index(self.nodes.len());
+                self.log(|| format!("fault: the operator does not reach {} for {long} ms", node_name(node)));
                 self.nodes[node].cut_from_operator = true;
                 self.queue.at(self.now + long, Event::Reconnect);
             }
@@ -99,7 +104,7 @@ impl Sim<'_> {
                 if let Some(pod) = self.some_pod()
                     && self.may_lose_pod(&pod)
                 {
-                    self.tell(|| format!("user: deletes pod {pod}"));
+                    self.log(|| format!("user: deletes pod {pod}"));
                     self.delete_pod(&pod, None);
                 }
             }
@@ -107,23 +112,23 @@ impl Sim<'_> {
             19 | 20 => self.delete_pod_and_claim(),
             21 => self.lose_a_claim(),
             22 => {
-                self.tell(|| "user: deletes the services".into());
+                self.log(|| "user: deletes the services".into());
                 self.kube.services = None;
                 self.kube.changed = true;
             }
             23 => {
-                let node = self.dice.index(self.nodes.len());
-                self.tell(|| format!("fault: {} cannot pull images for {long} ms", node_name(node)));
+                let node = self.rng.index(self.nodes.len());
+                self.log(|| format!("fault: {} cannot pull images for {long} ms", node_name(node)));
                 self.nodes[node].no_images_until = self.now + long;
             }
             24 => self.with_a_process(|sim, id| {
                 let process = sim.processes[&id].clone();
-                sim.tell(|| format!("fault: {} crashes again and again for {} ms", process.name, long * 4));
+                sim.log(|| format!("fault: {} crashes repeatedly for {} ms", process.name, long * 4));
                 if let Some(volume) = sim.volumes.get_mut(&process.volume) {
                     volume.crashes_until = sim.now + long * 4;
                 }
                 if long.is_multiple_of(3) {
-                    // Whoever takes its place there has no more luck.
+                    // A replacement on the same node crashes too.
                     let until = sim.now + long * 40;
                     sim.nodes[process.node].crashes_until = until;
                 }
@@ -131,14 +136,14 @@ impl Sim<'_> {
             }),
             25 => self.pass_leadership(),
             27 => {
-                let node = self.dice.index(self.nodes.len());
-                let long = self.dice.between(10_000, 900_000);
-                self.tell(|| format!("user: drains {}, for {long} ms", node_name(node)));
+                let node = self.rng.index(self.nodes.len());
+                let long = self.rng.between(10_000, 900_000);
+                self.log(|| format!("user: drains {}, for {long} ms", node_name(node)));
                 self.nodes[node].cordoned_until = self.now + long;
                 let pods = self.kube.now.pods.values().filter(|pod| pod.node == Some(node));
                 let pods: Vec<MemberName> = pods.map(|pod| pod.name.clone()).collect();
-                // The disruption budget lets one go; the next one only when that one is back.
-                if let Some(pod) = self.dice.pick(&pods).cloned()
+                // The disruption budget allows one eviction; the next one only when that pod is back.
+                if let Some(pod) = self.rng.pick(&pods).cloned()
                     && self.may_lose_pod(&pod)
                 {
                     self.delete_pod(&pod, None);
@@ -147,66 +152,67 @@ impl Sim<'_> {
             26 => {
                 let index = usize::from(!self.operators[0].leads);
                 self.operators[index].stale_until = self.now + long / 4;
-                self.tell(|| format!("fault: the caches of the operator stand still for {} ms", long / 4));
-                if self.dice.per_mille(500) {
-                    self.operators[index].dies_in = Some(self.dice.between(0, 6) as u32);
+                self.log(|| format!("fault: the caches of the operator do not change for {} ms", long / 4));
+                if self.rng.per_mille(500) {
+                    self.operators[index].crashes_in = Some(self.rng.between(0, 6) as u32);
                 }
             }
             _ => {
-                if self.dice.per_mille(500) {
+                if self.rng.per_mille(500) {
                     self.mark_to_leave();
                 } else {
-                    self.add_a_stranger();
+                    self.add_a_foreign_member();
                 }
             }
         }
     }
 
-    /// As people do when a node does not answer: the object goes at once, and nothing else is known.
+    /// As people do when a node does not respond: the object is deleted immediately, and nothing else is known.
     fn force_delete_a_pod(&mut self) {
-        let is_away =
+        let is_cut_off =
             |pod: &&std::rc::Rc<crate::kube::PodObject>| pod.node.is_some_and(|node| self.nodes[node].cut_from_api);
-        let away = self.kube.now.pods.values().filter(is_away);
-        let away: Vec<MemberName> = away.map(|pod| pod.name.clone()).collect();
-        let all: Vec<MemberName> = if away.is_empty() {
+        let cut_off = self.kube.now.pods.values().filter(is_cut_off);
+        let cut_off: Vec<MemberName> = cut_off.map(|pod| pod.name.clone()).collect();
+        let all: Vec<MemberName> = if cut_off.is_empty() {
             self.some_pod().into_iter().collect()
         } else {
-            away
+            cut_off
         };
-        // What a first member without durable data had before anybody heard it is lost with its pod, and nobody can know.
-        let heard = self
+        // The data that a first member without durable storage had before the first probe is lost with its pod, and no
+        // operator can know.
+        let replied = self
             .present()
             .is_some_and(|(intent, record)| intent.is_durable() || record.began());
         for name in all {
             if let Some(pod) = self.kube.now.pods.get(&name).cloned()
-                && heard
+                && replied
                 && self.may_lose_pod(&name)
             {
-                self.tell(|| format!("user: deletes pod {name} by force"));
+                self.log(|| format!("user: deletes pod {name} by force"));
                 self.remove_pod(pod.id);
             }
         }
     }
 
-    /// Several nodes are cut off from the API server and from the operator, and see each other.
+    /// Several nodes are cut off from the API server and from the operator, but reach each other.
     fn cut_a_zone_off(&mut self, long: Ms) {
         let back = self.now + long * 12;
         let mut zone = Vec::new();
         for node in 1..self.nodes.len() {
-            if self.nodes[node].obeys() && self.dice.per_mille(600) {
+            if self.nodes[node].obeys() && self.rng.per_mille(600) {
                 zone.push(node_name(node));
                 self.cut_from_api(node);
                 self.nodes[node].side = 1;
                 self.queue.at(back, Event::NodeBack(node));
             }
         }
-        self.tell(|| format!("fault: {} are cut off for {} ms", zone.join(", "), long * 12));
+        self.log(|| format!("fault: {} are cut off for {} ms", zone.join(", "), long * 12));
         self.queue.at(back, Event::Reconnect);
     }
 
     fn with_a_process(&mut self, act: impl FnOnce(&mut Self, Id)) {
         let ids: Vec<Id> = self.processes.keys().copied().collect();
-        if let Some(id) = self.dice.pick(&ids).copied() {
+        if let Some(id) = self.rng.pick(&ids).copied() {
             act(self, id);
         }
     }
@@ -217,20 +223,20 @@ impl Sim<'_> {
 
     fn some_pod(&mut self) -> Option<MemberName> {
         let names: Vec<MemberName> = self.kube.now.pods.keys().cloned().collect();
-        self.dice.pick(&names).cloned()
+        self.rng.pick(&names).cloned()
     }
 
-    /// The member whose data is on this volume may lose it without a majority being lost.
+    /// Whether these volumes may be lost without losing a majority.
     pub(crate) fn may_lose(&self, volumes: &[Id]) -> bool {
         if self.profile.catastrophes {
             return true;
         }
-        let all = voters(&self.ledger.conf).count();
+        let all = voters(&self.truth.conf).count();
         let goes = |volume: Id| {
             let mut claims = self.kube.now.claims.values();
             claims.any(|claim| claim.volume == Some(volume) && claim.shown.terminating)
         };
-        let lives = voters(&self.ledger.conf)
+        let lives = voters(&self.truth.conf)
             .filter(|line| {
                 self.volumes.iter().any(|(id, volume)| {
                     !volumes.contains(id)
@@ -273,21 +279,21 @@ impl Sim<'_> {
         if !ephemeral.is_empty() && !self.may_lose(&ephemeral) {
             return;
         }
-        self.tell(|| format!("fault: {} is down", node_name(node)));
+        self.log(|| format!("fault: {} is down", node_name(node)));
         self.nodes[node].down = true;
         self.processes.retain(|_, process| process.node != node);
-        // Memory is empty after a restart; the kubelet ends such pods when it is back.
+        // Volumes in memory are empty after a restart; the kubelet ends such pods when it is back.
         for volume in ephemeral {
             if let Some(volume) = self.volumes.get_mut(&volume) {
                 volume.data = None;
             }
         }
         self.judge_loss(false);
-        self.node_away(node);
+        self.node_unavailable(node);
     }
 
     fn node_gone(&mut self) {
-        let node = self.dice.index(self.nodes.len());
+        let node = self.rng.index(self.nodes.len());
         let left = self.nodes.iter().filter(|node| !node.gone).count();
         let on_it: Vec<Id> = self
             .volumes
@@ -298,12 +304,12 @@ impl Sim<'_> {
         if left <= 2 || !self.nodes[node].obeys() || !self.may_lose(&on_it) {
             return;
         }
-        let (stays, zone_sleeps) = match self.dice.between(0, 3) {
+        let (stays, zone_sleeps) = match self.rng.between(0, 3) {
             0 => (true, false),
             1 => (false, self.profile.local_volumes),
             _ => (false, false),
         };
-        self.tell(|| {
+        self.log(|| {
             format!(
                 "fault: {} is gone for good{}{}",
                 node_name(node),
@@ -324,7 +330,7 @@ impl Sim<'_> {
             }
         }
         self.judge_loss(false);
-        self.node_away(node);
+        self.node_unavailable(node);
     }
 
     fn is_durable(&self, volume: Id) -> bool {
@@ -332,7 +338,7 @@ impl Sim<'_> {
         claims.any(|claim| claim.volume == Some(volume))
     }
 
-    /// Members that may lose their data now: they are sealed, so nothing that starts empty may vote.
+    /// A member that may lose its data now: it is sealed, so it cannot vote after it starts empty.
     pub(crate) fn some_sealed(&mut self) -> Option<(Id, Id)> {
         let is_restoring = self.present().is_some_and(|(_, record)| record.restoring().is_some());
         let pods: Vec<(Id, Id)> = self
@@ -341,15 +347,16 @@ impl Sim<'_> {
             .pods
             .values()
             .filter(|pod| {
-                // A kubelet that has not heard of it yet may start it as it was before.
-                let heard = pod.heard_from <= self.now && pod.node.is_none_or(|node| self.nodes[node].obeys());
-                let sealed = pod.shown.launch == LaunchKind::Sealed && heard;
+                // A kubelet that has not seen the annotation yet may start it as it was before.
+                let informed =
+                    pod.kubelet_knows_from <= self.now && pod.node.is_none_or(|node| self.nodes[node].obeys());
+                let sealed = pod.shown.launch == LaunchKind::Sealed && informed;
                 sealed || (pod.shown.launch == LaunchKind::Restore && is_restoring)
             })
             .filter_map(|pod| Some((pod.id, pod.volume?)))
             .filter(|(_, volume)| self.may_lose(&[*volume]))
             .collect();
-        self.dice.pick(&pods).copied()
+        self.rng.pick(&pods).copied()
     }
 
     fn wipe_a_volume(&mut self) {
@@ -360,7 +367,7 @@ impl Sim<'_> {
 
     pub(crate) fn wipe(&mut self, pod: Id, volume: Id) {
         let name = self.kube.pod(pod).map(|pod| pod.name.clone());
-        self.tell(|| {
+        self.log(|| {
             format!(
                 "fault: the volume of {} is emptied",
                 name.map_or_else(String::new, |name| name.0)
@@ -378,7 +385,7 @@ impl Sim<'_> {
             return;
         };
         let name = self.kube.pod(pod).map(|pod| pod.name.clone());
-        self.tell(|| {
+        self.log(|| {
             format!(
                 "fault: the data of {} is broken",
                 name.map_or_else(String::new, |name| name.0)
@@ -401,7 +408,7 @@ impl Sim<'_> {
         if pod.node.is_none_or(|node| !self.nodes[node].obeys()) {
             return;
         }
-        self.tell(|| format!("fault: pod {name} is evicted"));
+        self.log(|| format!("fault: pod {name} is evicted"));
         self.processes.remove(&pod.id);
         self.known.remove(&pod.id);
         self.kube.change_pod(pod.id, |pod| {
@@ -422,7 +429,7 @@ impl Sim<'_> {
         if self.kube.now.pods.values().any(|pod| !pod.durable) && !self.profile.catastrophes {
             return;
         }
-        self.tell(|| "user: deletes all pods".into());
+        self.log(|| "user: deletes all pods".into());
         for name in names {
             self.delete_pod(&name, None);
         }
@@ -430,17 +437,17 @@ impl Sim<'_> {
 
     fn delete_pod_and_claim(&mut self) {
         let names: Vec<MemberName> = self.kube.now.claims.keys().cloned().collect();
-        let Some(name) = self.dice.pick(&names).cloned() else {
+        let Some(name) = self.rng.pick(&names).cloned() else {
             return;
         };
         let volume = self.kube.now.claims.get(&name).and_then(|claim| claim.volume);
         if volume.is_some_and(|volume| !self.may_lose(&[volume])) {
             return;
         }
-        self.tell(|| format!("user: deletes pod and claim {name}"));
+        self.log(|| format!("user: deletes pod and claim {name}"));
         self.delete_claim(&name);
         self.delete_pod(&name, None);
-        // What is doomed counts as lost from now on.
+        // Data that is about to be deleted counts as lost from now on.
         let was = volume
             .and_then(|volume| self.volumes.get(&volume))
             .is_some_and(|volume| volume.corrupt);
@@ -460,7 +467,7 @@ impl Sim<'_> {
         let Some(name) = self.kube.pod(pod).filter(|pod| pod.durable).map(|pod| pod.name.clone()) else {
             return;
         };
-        self.tell(|| format!("fault: the volume behind the claim of {name} is gone"));
+        self.log(|| format!("fault: the volume behind the claim of {name} is gone"));
         self.kube.change_claim(&name, |claim| claim.shown.lost = true);
         if let Some(volume) = self.volumes.get_mut(&volume) {
             volume.data = None;
@@ -473,16 +480,16 @@ impl Sim<'_> {
         if let Some(name) = self.some_pod()
             && let Some(pod) = self.kube.now.pods.get(&name).cloned()
         {
-            self.tell(|| format!("user: marks {name} to leave"));
+            self.log(|| format!("user: marks {name} to leave"));
             self.kube.change_pod(pod.id, |pod| pod.shown.marked_to_leave = true);
         }
     }
 
-    /// Somebody adds a learner of their own with etcdctl.
-    pub(crate) fn add_a_stranger(&mut self) {
+    /// Another client adds a learner with etcdctl.
+    pub(crate) fn add_a_foreign_member(&mut self) {
         let cluster = self.processes.keys().find_map(|id| Some(self.data_of(*id)?.cluster));
         let known = self
-            .ledger
+            .truth
             .conf
             .iter()
             .any(|line| line.peer_urls.iter().any(|url| url.contains("elsewhere")));
@@ -492,40 +499,40 @@ impl Sim<'_> {
                 .add_member(ClusterId(cluster), "http://elsewhere:2380", true)
                 .is_ok()
         {
-            self.tell(|| "user: adds a learner of their own with etcdctl".into());
+            self.log(|| "user: adds a learner of their own with etcdctl".into());
         }
     }
 
-    /// The stranger goes as it came.
-    pub(crate) fn remove_strangers(&mut self) {
-        let strangers: Vec<MemberId> = self
-            .ledger
+    /// The client that added foreign members removes them.
+    pub(crate) fn remove_foreign_members(&mut self) {
+        let foreign: Vec<MemberId> = self
+            .truth
             .conf
             .iter()
             .filter(|line| line.peer_urls.iter().any(|url| url.contains("elsewhere")))
             .map(|line| line.id)
             .collect();
         let cluster = self.processes.keys().find_map(|id| Some(self.data_of(*id)?.cluster));
-        for id in strangers {
+        for id in foreign {
             if let Some(cluster) = cluster
                 && self.remove_member(ClusterId(cluster), id).is_ok()
             {
-                self.tell(|| "user: removes the learner of their own".into());
+                self.log(|| "user: removes the learner of their own".into());
             }
         }
     }
 
-    /// Faults stop. What is lost stays lost, everything else is made whole, and the user wants something sensible.
+    /// Faults stop. Lost data stays lost, everything else heals, and the user reverts to a spec that can be satisfied.
     pub(crate) fn calm_down(&mut self) {
-        self.tell(|| "faults stop".into());
+        self.log(|| "faults stop".into());
         self.calm = true;
-        self.take_back();
+        self.revert();
         self.reconnect();
         for node in 0..self.nodes.len() {
             self.nodes[node].no_images_until = 0;
             self.nodes[node].cordoned_until = self.nodes[node].cordoned_until.min(self.now);
             self.nodes[node].crashes_until = 0;
-            self.nodes[node].deaf_until = 0;
+            self.nodes[node].inbound_cut_until = 0;
             if self.nodes[node].zone_sleeps {
                 self.nodes[node].zone_sleeps = false;
                 self.nodes[node].gone = false;
@@ -546,10 +553,10 @@ impl Sim<'_> {
             .now
             .claims
             .iter()
-            .filter(|(_, claim)| claim.owner != self.ledger.owner)
+            .filter(|(_, claim)| claim.owner != self.truth.owner)
             .map(|(name, _)| name.clone())
             .collect();
-        if !old.is_empty() && self.dice.per_mille(500) {
+        if !old.is_empty() && self.rng.per_mille(500) {
             self.edit(|intent| intent.ignore_old_claims = true);
         } else {
             for claim in old {
@@ -561,7 +568,7 @@ impl Sim<'_> {
         self.queue.at(self.now + 10_000, Event::Collect);
         for index in 0..self.operators.len() {
             self.operators[index].stale_until = 0;
-            self.operators[index].dies_in = None;
+            self.operators[index].crashes_in = None;
             self.revive_operator(index);
         }
         if self.operators.iter().all(|operator| !operator.leads) {

@@ -1,5 +1,5 @@
-//! Guards: the planner's own code says whether they hold, by facts that are read from what really is. What the API server
-//! checks with a request is checked here as it does.
+//! Guards: the planner's own code decides whether they hold, by fresh facts that are read from the real state. What the
+//! API server checks with a request is checked here in the same way.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use crate::queue::Ms;
 use crate::rules::name;
 use crate::sim::Sim;
 
-/// When the EtcdCluster was last read or written in a round, and what it was.
+/// The version and content of the EtcdCluster when it was last read or written in a reconcile.
 pub(crate) type Seen = Option<(Ms, Option<ObjectVersion>)>;
 
 pub(crate) fn version_of(cluster: &Cluster) -> ObjectVersion {
@@ -24,7 +24,7 @@ pub(crate) fn version_of(cluster: &Cluster) -> ObjectVersion {
 }
 
 impl Sim<'_> {
-    /// The guards that the driver keeps.
+    /// The guards that the driver checks.
     pub(crate) fn kept(&self, mut guards: Vec<Guard>) -> Vec<Guard> {
         guards.retain(|guard| Some(guard.kind()) != self.subject.without);
         guards
@@ -34,7 +34,7 @@ impl Sim<'_> {
         self.kept(guard::guards(effect, &version_of(cluster), world))
     }
 
-    /// Before anything is done: a round that rests on an old EtcdCluster does nothing at all.
+    /// Checked before the first effect: a reconcile that read an old EtcdCluster executes nothing at all.
     pub(crate) fn must_be_planned_with(
         &self,
         cluster: &Cluster,
@@ -61,7 +61,7 @@ impl Sim<'_> {
             loop {
                 match guard.check(&fresh, &cluster.intent) {
                     Check::Holds => break,
-                    Check::Refused(why) => return Err(format!("refused: {why}")),
+                    Check::Refused(why) => return Err(format!("denied by a guard: {why}")),
                     Check::Unread(need) => self.read(need, cluster, &mut fresh, seen)?,
                 }
             }
@@ -110,7 +110,7 @@ impl Sim<'_> {
         Ok(())
     }
 
-    /// What the API server says to a request about a pod with this precondition.
+    /// How the API server replies to a request about a pod with this precondition.
     pub(crate) fn pod_for(
         &self,
         member: &MemberName,
@@ -131,7 +131,7 @@ impl Sim<'_> {
         same(precondition, &claim.shown.uid)
     }
 
-    /// The EtcdBackup of `spec.backup` is taken away.
+    /// Deletes the EtcdBackup of `spec.backup`.
     pub(crate) fn drop_backup(&mut self, precondition: &Precondition) -> Result<(), String> {
         let Some(backup) = self.kube.kept_backup else {
             return Ok(());
@@ -145,7 +145,7 @@ impl Sim<'_> {
         Ok(())
     }
 
-    /// Whether the record may be written by its guards, and what goes with the request.
+    /// Whether the guards allow writing the record, and which preconditions the request has.
     pub(crate) fn record_may_be_written(&self, cluster: &Cluster, after: &Record) -> Result<Precondition, String> {
         let guards = self.kept(guard::record_guards(&cluster.record, after));
         self.must_hold(cluster, &guards, &mut None)?;
@@ -155,7 +155,7 @@ impl Sim<'_> {
 
 fn same(precondition: &Precondition, now: &Uid) -> Result<(), String> {
     match &precondition.uid {
-        Some(uid) if uid != now => Err("409: the UID is another one".into()),
+        Some(uid) if uid != now => Err("409: the UID differs".into()),
         Some(_) | None => Ok(()),
     }
 }

@@ -1,37 +1,37 @@
-//! One history: a cluster is created, things go wrong, things calm down, and in the end all is as wished.
+//! One history: a cluster is created, faults are injected, faults stop, and in the end the state must match the spec.
 
 use stateward_plan::etcd::{Plan, Reason, World};
 
-use crate::dice::Dice;
 use crate::kube::Cluster;
 use crate::profile::Profile;
 use crate::queue::{Event, Ms};
-use crate::rules::{is_retained, name, not_as_wished};
+use crate::rng::Rng;
+use crate::rules::{is_retained, name, not_as_expected};
 use crate::sim::{Sim, Violation};
 use crate::subject::Subject;
-use crate::user::wish;
+use crate::user::first_intent;
 
-/// So long after the last fault a cluster may take to come to rest.
+/// How long a cluster may take to converge after the last fault.
 const PATIENCE: Ms = 40 * 60_000;
-/// So long it must stay at rest.
+/// How long it must stay converged.
 const REST: Ms = 45_000;
 
-/// What came of one history.
+/// The result of one history.
 #[derive(Debug)]
 pub struct Outcome {
     /// Its seed.
     pub seed: u64,
     /// The rule it broke, if it broke one.
     pub broken: Option<Violation>,
-    /// How many rounds operators did.
+    /// The number of reconciles.
     pub rounds: u64,
     /// Virtual milliseconds.
     pub time: u64,
     /// Writes that a client got an acknowledgement for.
     pub writes: usize,
-    /// It ended at rest, and not with a majority lost and words about it.
+    /// It converged, and did not end with a lost majority that the status reports.
     pub at_rest: bool,
-    /// What happened, when it was asked for.
+    /// What happened, line by line, if requested.
     pub story: Vec<String>,
 }
 
@@ -40,41 +40,41 @@ pub fn run(subject: &Subject, seed: u64) -> Outcome {
     history(subject, seed, false)
 }
 
-/// Runs the history of a seed and tells it.
+/// Runs the history of a seed and keeps its log.
 pub fn replay(subject: &Subject, seed: u64) -> Outcome {
     history(subject, seed, true)
 }
 
-fn history(subject: &Subject, seed: u64, tell: bool) -> Outcome {
-    let mut dice = Dice::new(seed);
-    let profile = Profile::draw(&mut dice);
-    let intent = wish(&mut dice);
-    let first = dice.between(0, 40_000);
-    let mut sim = Sim::new(seed, profile, subject, tell);
+fn history(subject: &Subject, seed: u64, with_log: bool) -> Outcome {
+    let mut rng = Rng::new(seed);
+    let profile = Profile::draw(&mut rng);
+    let intent = first_intent(&mut rng);
+    let first = rng.between(0, 40_000);
+    let mut sim = Sim::new(seed, profile, subject, with_log);
     let line = format!("{:?}", sim.profile);
-    sim.tell(|| line);
+    sim.log(|| line);
     sim.create_cluster(intent);
-    sim.draw_first_restore(&mut Dice::new(seed ^ 0xbac_0ff));
+    sim.draw_first_restore(&mut Rng::new(seed ^ 0xbac_0ff));
     sim.wake_operator(0, 5);
     sim.queue.at(first, Event::Fault);
     while !sim.calm && sim.step(Ms::MAX) {}
     sim.come_to_rest();
-    if sim.settled.is_some() && sim.broken.is_none() && sim.last_exam() {
+    if sim.settled.is_some() && sim.broken.is_none() && sim.final_check() {
         sim.come_to_rest();
     }
     Outcome {
         seed,
         rounds: sim.rounds,
         time: sim.now,
-        writes: sim.ledger.acknowledged.len(),
+        writes: sim.truth.acknowledged.len(),
         at_rest: sim.settled.is_some(),
-        story: sim.take_story(),
+        story: sim.take_log(),
         broken: sim.broken,
     }
 }
 
 impl Sim<'_> {
-    /// Runs until all has been as wished for a while, or for longer than can be waited.
+    /// Runs until the cluster has been as expected for a while, or the time limit is over.
     pub(crate) fn come_to_rest(&mut self) {
         let until = self.now + PATIENCE;
         self.settled = None;
@@ -84,7 +84,7 @@ impl Sim<'_> {
             }
         }
         if self.broken.is_none() && !self.excused() {
-            let words = self
+            let message = self
                 .kube
                 .now
                 .cluster
@@ -93,13 +93,16 @@ impl Sim<'_> {
                 .map_or_else(String::new, |report| report.waiting.clone());
             self.break_rule(
                 name::CONVERGES,
-                format!("it did not within {} min; the status says: {words}", PATIENCE / 60_000),
+                format!(
+                    "it did not within {} min; the status says: {message}",
+                    PATIENCE / 60_000
+                ),
             );
         }
     }
 
-    /// A majority of volumes is gone and the status says so, or the only first member is bound to a node that is gone
-    /// before it ever answered: only the user can go on.
+    /// A majority of volumes is lost and the status reports it, or the only first member is bound to a lost node before
+    /// it ever replied: only the user can continue.
     fn excused(&self) -> bool {
         let Some(cluster) = &self.kube.now.cluster else {
             return false;
@@ -112,8 +115,8 @@ impl Sim<'_> {
                     volume.is_some_and(|volume| volume.node.is_some_and(|node| self.nodes[node].gone))
                 })
         });
-        // CORRUPT without a majority, or in the middle of a change of versions without durable data: only a person can say
-        // which data is right.
+        // CORRUPT without a majority, or in the middle of a version change without durable data: only a person can
+        // decide which data is right.
         let incomparable = cluster.report.as_ref().is_some_and(|report| {
             matches!(
                 report.progressing.reason,
@@ -121,55 +124,56 @@ impl Sim<'_> {
             )
         });
         let says_so = cluster.report.as_ref().is_some_and(|report| !report.waiting.is_empty());
-        // With one that was added and never started, which nobody can know to have no data, the others are no quorum.
-        let voters = self.ledger.conf.iter().filter(|line| !line.learner);
+        // With a member that was added and never started, and cannot be known to have no data, the others are no
+        // quorum.
+        let voters = self.truth.conf.iter().filter(|line| !line.learner);
         let with_data = voters.clone().filter(|line| {
             let mut volumes = self.volumes.values().filter(|volume| !volume.corrupt);
             volumes.any(|volume| volume.data.as_ref().is_some_and(|data| data.id == line.id))
         });
         let no_quorum = voters.clone().count() > 0 && with_data.count() <= voters.count() / 2;
-        says_so && (self.ledger.majority_lost || stranded || no_quorum || incomparable)
+        says_so && (self.truth.majority_lost || stranded || no_quorum || incomparable)
     }
 
-    /// In a calm world, is everything as wished, with nothing left to do or to write?
+    /// Without faults: is everything as expected, with nothing left to execute or to write?
     pub(crate) fn check_settled(&mut self, cluster: &Cluster, world: &World, plan: &Plan) {
         if !self.calm {
             return;
         }
-        let silent = plan.effects.is_empty()
+        let is_idle = plan.effects.is_empty()
             && plan.report.waiting.is_empty()
             && plan.record == cluster.record
             && cluster.report.as_ref() == Some(&plan.report);
         let differs = self.differs(cluster, world);
-        if silent && differs.is_none() {
+        if is_idle && differs.is_none() {
             if self.settled.is_none() {
                 self.settled = Some(self.now);
-                self.tell(|| "everything is as wished".into());
+                self.log(|| "everything is as expected".into());
             }
         } else if plan.effects.is_empty() && differs.is_none() {
-            // Something is seen a moment later. What goes on like that never rests.
+            // A change is observed a moment later. A cluster that keeps changing never converges.
             if self.settled.take().is_some() {
                 self.unsettled += 1;
             }
             if self.unsettled > 3 {
-                self.break_rule(name::CONVERGES, "the status changes again and again");
+                self.break_rule(name::CONVERGES, "the status keeps changing");
             }
         } else if self.settled.take().is_some() {
             let why = differs.unwrap_or_else(|| {
                 let effects: Vec<String> = plan.effects.iter().map(ToString::to_string).collect();
                 format!("the plan is not empty or the record changes: {}", effects.join("; "))
             });
-            self.break_rule(name::CONVERGES, format!("it was at rest and did not stay so: {why}"));
+            self.break_rule(name::CONVERGES, format!("it had converged and did not stay so: {why}"));
         }
     }
 
     fn differs(&self, cluster: &Cluster, world: &World) -> Option<String> {
         let intent = &cluster.intent;
-        if let Some(why) = not_as_wished(intent, &cluster.record, world) {
+        if let Some(why) = not_as_expected(intent, &cluster.record, world) {
             return Some(why);
         }
         if self.election_is_due() {
-            return Some("somebody has a higher term than the leader".into());
+            return Some("a member has a higher term than the leader".into());
         }
         if self.restore_waits() {
             return Some("an EtcdRestore is not complete".into());
@@ -178,7 +182,7 @@ impl Sim<'_> {
             return None;
         }
         if world.list.is_none() {
-            return Some("nobody proves a member list".into());
+            return Some("no member list is proven".into());
         }
         let claims = world.claims.values();
         let claims = claims.filter(|claim| !is_retained(intent, &cluster.record, &claim.uid));
@@ -191,7 +195,7 @@ impl Sim<'_> {
             .as_ref()
             .is_some_and(|list| list.members.len() != intent.size)
         {
-            return Some("a stranger is in the list".into());
+            return Some("a foreign member is in the list".into());
         }
         let target = cluster.record.current.as_ref();
         if let Some(pod) = world.pods.values().find(|pod| Some(&pod.version) != target) {
@@ -207,10 +211,11 @@ impl Sim<'_> {
         None
     }
 
-    /// All is well. A member that loses its data now must be replaced, and must not come back without its memory.
-    fn last_exam(&mut self) -> bool {
-        let voters = self.ledger.conf.iter().filter(|line| !line.learner).count();
-        if voters < 3 || !self.dice.per_mille(300) {
+    /// The cluster is healthy. A member that loses its data now must be replaced, and must not come back without its
+    /// memory.
+    fn final_check(&mut self) -> bool {
+        let voters = self.truth.conf.iter().filter(|line| !line.learner).count();
+        if voters < 3 || !self.rng.per_mille(300) {
             return false;
         }
         let leader = self
@@ -223,13 +228,13 @@ impl Sim<'_> {
             .now
             .pods
             .values()
-            .filter(|pod| Some(pod.id) != leader && pod.owner == self.ledger.owner)
+            .filter(|pod| Some(pod.id) != leader && pod.owner == self.truth.owner)
             .filter_map(|pod| Some((pod.id, pod.volume?)))
             .collect();
-        let Some((pod, volume)) = self.dice.pick(&followers).copied() else {
+        let Some((pod, volume)) = self.rng.pick(&followers).copied() else {
             return false;
         };
-        self.tell(|| "the last exam".into());
+        self.log(|| "the final check".into());
         self.wipe(pod, volume);
         true
     }

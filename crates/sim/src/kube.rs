@@ -1,5 +1,5 @@
-//! The Kubernetes API as the operator meets it: objects with UIDs and a resource version, and their past, which a stale
-//! cache still shows.
+//! The Kubernetes API as the operator sees it: objects with UIDs and a resource version, and their past, which a stale
+//! cache still returns.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -18,9 +18,9 @@ pub(crate) struct Cluster {
     pub(crate) version: u64,
     pub(crate) intent: Intent,
     pub(crate) status: Rc<EtcdClusterStatus>,
-    /// What the status remembers, read from it.
+    /// The record, read from the status.
     pub(crate) record: Record,
-    /// What it was last written from, for stories.
+    /// The report that the status was last written from, for logs.
     pub(crate) report: Option<Report>,
 }
 
@@ -30,16 +30,16 @@ pub(crate) struct PodObject {
     pub(crate) name: MemberName,
     /// The cluster object that owns it.
     pub(crate) owner: Id,
-    /// What the API shows.
+    /// The object in the API.
     pub(crate) shown: Pod,
     pub(crate) launch: Launch,
     pub(crate) durable: bool,
     pub(crate) volume: Option<Id>,
     pub(crate) node: Option<usize>,
-    /// The operator, not the user or Kubernetes, asked for its deletion.
+    /// The operator, not the user or Kubernetes, requested its deletion.
     pub(crate) by_operator: bool,
-    /// Its kubelet has heard of the last change of its annotations from then on.
-    pub(crate) heard_from: Ms,
+    /// From then on its kubelet knows the last change of its annotations.
+    pub(crate) kubelet_knows_from: Ms,
 }
 
 #[derive(Clone)]
@@ -63,7 +63,7 @@ pub(crate) struct Shown {
     pub(crate) claims: Rc<Claims>,
     pub(crate) dead_nodes: Rc<DeadNodes>,
     pub(crate) ended_nodes: Rc<EndedNodes>,
-    /// Volumes that are attached, and where.
+    /// The attached volumes and their nodes.
     pub(crate) attachments: Rc<BTreeSet<(String, String)>>,
     pub(crate) restores: Rc<Restores>,
     /// With TLS.
@@ -74,22 +74,22 @@ pub(crate) struct Shown {
 #[derive(Clone, Copy)]
 pub(crate) struct BackupObject {
     pub(crate) id: Id,
-    /// The cluster object that owns it; none: a user made it.
+    /// The cluster object that owns it; `None`: a user created it.
     pub(crate) owner: Option<Id>,
 }
 
-/// How many past states a restarted operator may still be shown.
+/// How many past states a restarted operator may still read.
 const PAST: usize = 24;
 
 #[derive(Default)]
 pub(crate) struct Kube {
     pub(crate) now: Shown,
-    /// Who owns the services and the budget, and what they are made of.
+    /// The owner of the services and the budget, and their content.
     pub(crate) services: Option<(Id, Services)>,
-    /// The EtcdBackup of the name that `spec.backup` keeps one under.
+    /// The EtcdBackup with the name that `spec.backup` uses.
     pub(crate) kept_backup: Option<BackupObject>,
     pub(crate) past: VecDeque<Shown>,
-    /// Something changed since the operators were last told.
+    /// Something changed since the operators were last notified.
     pub(crate) changed: bool,
     last_id: Id,
     last_version: u64,
@@ -110,7 +110,7 @@ impl Kube {
         self.last_version
     }
 
-    /// Keeps the present for those who are behind.
+    /// Keeps the current state for stale caches.
     pub(crate) fn keep(&mut self) {
         if self.past.len() == PAST {
             self.past.pop_front();
@@ -181,11 +181,11 @@ impl Kube {
 pub(crate) struct Node {
     /// It is powered off or broken.
     pub(crate) down: bool,
-    /// It never comes back.
+    /// It is lost for good.
     pub(crate) gone: bool,
-    /// Its object is gone too.
+    /// Its object is deleted too.
     pub(crate) removed: bool,
-    /// Nobody takes its object away until the user does.
+    /// Its object stays until the user deletes it.
     pub(crate) stays: bool,
     /// Its kubelet cannot reach the API.
     pub(crate) cut_from_api: bool,
@@ -193,28 +193,28 @@ pub(crate) struct Node {
     pub(crate) cut_from_operator: bool,
     /// Pods reach each other only on the same side.
     pub(crate) side: u8,
-    /// Counts absences, so that an old alarm does not ring in a new one.
+    /// Counts absences, so that a timer of an earlier absence has no effect.
     pub(crate) absence: u32,
-    /// Whatever runs on it is killed again and again until then.
+    /// Until then, whatever runs on it is killed again and again.
     pub(crate) crashes_until: Ms,
-    /// Images cannot be pulled until then.
+    /// Until then images cannot be pulled.
     pub(crate) no_images_until: Ms,
-    /// Somebody drained it, and lets pods come again then.
+    /// It was drained, and is schedulable again then.
     pub(crate) cordoned_until: Ms,
-    /// What runs on it is heard by others until then but hears nobody, and its kubelet is well.
-    pub(crate) deaf_until: Ms,
-    /// Its zone was scaled to zero: what is on its volumes is there when a node of the zone is.
+    /// Until then its processes can send but not receive; its kubelet is healthy.
+    pub(crate) inbound_cut_until: Ms,
+    /// Its zone was scaled to zero: its volumes are available again when the zone has a node.
     pub(crate) zone_sleeps: bool,
 }
 
 impl Node {
-    /// Its kubelet does what the API says.
+    /// Its kubelet follows the API server.
     pub(crate) fn obeys(&self) -> bool {
         !self.down && !self.cut_from_api
     }
 
-    pub(crate) fn is_deaf(&self, now: Ms) -> bool {
-        self.deaf_until > now
+    pub(crate) fn inbound_is_cut(&self, now: Ms) -> bool {
+        self.inbound_cut_until > now
     }
 }
 

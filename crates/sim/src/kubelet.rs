@@ -1,7 +1,8 @@
-//! What kubelets know and say, and what the end of a pod's object does not end.
+//! What kubelets know and report, and what continues to run after the object of its pod is deleted.
 //!
-//! A kubelet that is cut off from the API server goes on with what it knows: it starts containers again as they were when it
-//! last heard of them, and what it says is heard when it is back. Processes of pods whose object is gone run on.
+//! A kubelet that is cut off from the API server continues with what it knows: it restarts containers with the spec
+//! that it last read, and reports their status when it is back. Processes of pods whose object is deleted continue to
+//! run.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use crate::kube::{PodObject, node_name};
 use crate::queue::{Id, Ms};
 use crate::sim::Sim;
 
-/// A kubelet may hear of a changed annotation so late.
+/// How late a kubelet may see a changed annotation.
 const LATE: Ms = 10_000;
 
 pub(crate) fn volume_name(volume: Id) -> String {
@@ -29,14 +30,14 @@ impl Sim<'_> {
         self.known.get(&id).or_else(|| self.kube.pod(id)).cloned()
     }
 
-    /// A kubelet looks at what it is to run. Cut off, it knows only what it ran before.
+    /// A kubelet reads what it is to run. While it is cut off, it knows only the pods that it ran before.
     pub(crate) fn look_at_pod(&mut self, id: Id) -> Option<Rc<PodObject>> {
         let now = self.kube.pod(id).filter(|pod| self.obeys(pod)).cloned();
         if let Some(pod) = now {
             let known = self.known.get(&id);
             let late = known.is_some_and(|known| {
                 known.shown.launch == LaunchKind::ForceNew
-                    && pod.heard_from > self.now
+                    && pod.kubelet_knows_from > self.now
                     && known.shown.launch != pod.shown.launch
             });
             if late {
@@ -47,26 +48,27 @@ impl Sim<'_> {
         self.known.get(&id).cloned()
     }
 
-    /// The annotations of a pod were changed; its kubelet hears of it in a while.
+    /// The annotations of a pod were changed; its kubelet sees that later.
     pub(crate) fn patched(&mut self, id: Id) {
-        let heard_from = self.now + self.dice.between(0, LATE);
-        self.kube.change_pod(id, |pod| pod.heard_from = heard_from);
+        let kubelet_knows_from = self.now + self.rng.between(0, LATE);
+        self.kube
+            .change_pod(id, |pod| pod.kubelet_knows_from = kubelet_knows_from);
     }
 
-    /// A node's kubelet hears nothing from now on. What it was to hear until now it knows.
+    /// A node's kubelet receives nothing from now on. It knows what it would have received until now.
     pub(crate) fn cut_from_api(&mut self, node: usize) {
         let pods = self.kube.now.pods.values();
-        let heard = pods.filter(|pod| pod.node == Some(node) && pod.heard_from <= self.now);
-        for pod in heard.cloned().collect::<Vec<_>>() {
+        let informed = pods.filter(|pod| pod.node == Some(node) && pod.kubelet_knows_from <= self.now);
+        for pod in informed.cloned().collect::<Vec<_>>() {
             if let Some(known) = self.known.get_mut(&pod.id) {
                 *known = pod;
             }
         }
         self.nodes[node].cut_from_api = true;
-        self.node_away(node);
+        self.node_unavailable(node);
     }
 
-    /// A kubelet changes the status of a pod. While it is cut off nobody hears of it.
+    /// A kubelet changes the status of a pod. While it is cut off, the API does not show it.
     pub(crate) fn kubelet_says(&mut self, id: Id, change: impl Fn(&mut PodObject)) {
         if let Some(known) = self.known.get_mut(&id) {
             change(Rc::make_mut(known));
@@ -76,7 +78,7 @@ impl Sim<'_> {
         }
     }
 
-    /// A kubelet that is back tells what happened meanwhile.
+    /// A kubelet that is back reports what happened meanwhile.
     pub(crate) fn catch_up(&mut self, id: Id) {
         let Some(known) = self.known.get(&id).map(|known| known.shown.clone()) else {
             return;
@@ -107,7 +109,7 @@ impl Sim<'_> {
         });
     }
 
-    /// A kubelet that is back ends what is not to run any more.
+    /// A kubelet that is back stops what is not to run any more.
     pub(crate) fn end_orphans(&mut self, node: usize) {
         let ended: Vec<Id> = self
             .known
@@ -133,7 +135,7 @@ impl Sim<'_> {
         }
     }
 
-    /// A kubelet that is cut off still has the volume, for a pod whose object is gone.
+    /// A kubelet that is cut off still uses the volume, for a pod whose object is deleted.
     pub(crate) fn is_held(&self, id: Id, volume: Id) -> bool {
         self.orphans()
             .any(|(other, known)| other != id && known.volume == Some(volume))
@@ -149,7 +151,7 @@ impl Sim<'_> {
             .map(|(id, known)| (*id, known))
     }
 
-    /// A volume of the network is taken from a node that does not answer: what runs there on it ends.
+    /// A network volume is detached from a node that does not respond: processes that use it end.
     pub(crate) fn detach(&mut self, id: Id) {
         let on_network = |volume: Id| self.volumes.get(&volume).is_some_and(|volume| volume.node.is_none());
         let name = self
@@ -157,13 +159,13 @@ impl Sim<'_> {
             .find(|(orphan, known)| *orphan == id && known.volume.is_some_and(on_network))
             .map(|(_, known)| known.name.clone());
         if let Some(name) = name {
-            self.tell(|| format!("kubernetes: the volume of {name} is detached"));
+            self.log(|| format!("kubernetes: the volume of {name} is detached"));
             self.end_orphan(id);
             self.show_attachments();
         }
     }
 
-    /// Which volumes are attached to which nodes: those of the network that a process uses, or a pod is to use.
+    /// Which volumes are attached to which nodes: network volumes that a process uses or a pod is to use.
     pub(crate) fn show_attachments(&mut self) {
         let on_network = |volume: Id| self.volumes.get(&volume).is_some_and(|volume| volume.node.is_none());
         let used = self.processes.values().map(|process| (process.volume, process.node));

@@ -1,14 +1,14 @@
-//! The simulation: a seeded world with faults that drives the planner of etcd and checks the rules of the design on
-//! every step. The same seed gives the same history, and a history that breaks a rule can be told line by line.
+//! The simulation: a seeded world with faults that drives the planner of etcd and checks the rules of the design at
+//! every step. The same seed gives the same history, and a history that breaks a rule can be printed line by line.
 //!
-//! No threads, no clocks, no I/O inside a history: virtual time, and all chance from the seed.
+//! Inside a history there are no threads, no clocks and no I/O: time is virtual, and all randomness comes from the
+//! seed.
 
 mod alarms;
 mod backups;
-mod carry_out;
-mod dice;
 mod elsewhere;
 mod etcd;
+mod execute;
 mod faults;
 mod guards;
 mod history;
@@ -24,6 +24,7 @@ mod queue;
 mod raft;
 mod requests;
 mod restores;
+mod rng;
 mod rules;
 #[cfg(test)]
 mod scenes;

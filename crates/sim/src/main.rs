@@ -1,4 +1,4 @@
-//! `sim`: runs histories of the planner and tells the one that broke a rule.
+//! `sim`: runs histories of the planner and reports those that break a rule.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Parser;
 use stateward_sim::{REAL, Table, replay, run_many};
 
-/// Simulated histories of the planner, with faults drawn from seeds
+/// Runs simulated histories of the planner, with faults drawn from seeds
 #[derive(Parser)]
 #[command(name = "sim")]
 struct Arguments {
@@ -17,25 +17,25 @@ struct Arguments {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Tell the history of this seed, line by line
+    /// Print the history of this seed, line by line
     #[arg(long)]
     replay: Option<u64>,
-    /// Stop after so many broken histories
+    /// Stop after so many histories that break a rule
     #[arg(long, default_value_t = 20)]
     enough: usize,
-    /// Run planners and drivers that are broken on purpose, and print which rule catches which; with a text, only those that have
-    /// it in their name
+    /// Run planners and drivers that are broken on purpose, and print which rule catches which; with a text, only those
+    /// whose name contains it
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "")]
     mutants: Option<String>,
 }
 
-/// Within so many histories each mutant must be caught.
+/// Each mutant must be caught within so many histories.
 const HISTORIES_OF_A_MUTANT: u64 = 3000;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(seed) = arguments.replay {
-        return tell(seed);
+        return print_history(seed);
     }
     if let Some(text) = &arguments.mutants {
         return mutants(text);
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     let summary = run_many(&REAL, arguments.from, arguments.seeds, arguments.enough);
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "{} histories in {seconds:.1} s ({:.0}/s): {} rounds, {:.0} virtual hours, {} acknowledged writes; {} came to rest, {} lost a majority of volumes and said so",
+        "{} histories in {seconds:.1} s ({:.0}/s): {} reconciles, {:.0} virtual hours, {} acknowledged writes; {} converged, {} lost a majority of volumes and reported it",
         summary.histories,
         summary.histories as f64 / seconds,
         summary.rounds,
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     match summary.broken.keys().next() {
         None => ExitCode::SUCCESS,
         Some(seed) => {
-            println!("tell it with: ./x sim --replay {seed}");
+            println!("print it with: ./x sim --replay {seed}");
             ExitCode::FAILURE
         }
     }
@@ -86,7 +86,7 @@ fn mutants(text: &str) -> ExitCode {
     }
 }
 
-fn tell(seed: u64) -> ExitCode {
+fn print_history(seed: u64) -> ExitCode {
     let outcome = replay(&REAL, seed);
     for line in &outcome.story {
         println!("{line}");

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::history::{Outcome, run};
 use crate::subject::Subject;
 
-/// What came of many histories.
+/// The result of many histories.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// How many were run.
     pub histories: u64,
-    /// How many rounds operators did in them.
+    /// The number of reconciles in them.
     pub rounds: u64,
     /// How many virtual hours they took.
     pub hours: f64,
     /// How many writes clients got acknowledgements for.
     pub writes: u64,
-    /// How many ended at rest; the others lost a majority of volumes and said so.
+    /// How many converged; the others lost a majority of volumes and reported it.
     pub at_rest: u64,
     /// Those that broke a rule, by seed.
     pub broken: BTreeMap<u64, Outcome>,
@@ -73,7 +73,7 @@ mod tests {
 
     const HISTORIES: u64 = 20_000;
 
-    /// The proof of the planner.
+    /// Tests the planner.
     #[test]
     fn histories_keep_every_rule() {
         let summary = run_many(&REAL, 0, HISTORIES, 1);
@@ -82,11 +82,7 @@ mod tests {
             panic!("{}\nseed {seed} broke {:?}", outcome.story.join("\n"), outcome.broken);
         }
         assert_eq!(summary.histories, HISTORIES);
-        assert!(
-            summary.at_rest > HISTORIES * 19 / 20,
-            "{} came to rest",
-            summary.at_rest
-        );
+        assert!(summary.at_rest > HISTORIES * 19 / 20, "{} converged", summary.at_rest);
     }
 
     #[test]

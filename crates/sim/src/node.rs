@@ -1,4 +1,4 @@
-//! Scheduler, kubelets, volumes and garbage collection, as far as a member notices them.
+//! Scheduler, kubelets, volumes and garbage collection, as far as they affect a member.
 
 use std::rc::Rc;
 
@@ -9,11 +9,11 @@ use crate::kubelet::volume_name;
 use crate::queue::{Event, Id, Ms, stamp};
 use crate::sim::{Process, Sim, Volume};
 
-/// Kubernetes holds a node for dead after this silence.
+/// Kubernetes marks a node as unreachable after this time without a heartbeat.
 const NODE_GRACE: Ms = 40_000;
-/// Its pods are evicted after this one.
+/// It evicts the node's pods after this time.
 const EVICTION: Ms = 300_000;
-/// Then the volumes of pods that are gone are taken from it.
+/// After this time it detaches the volumes of deleted pods from the node.
 const FORCED_DETACH: Ms = 360_000;
 /// A kubelet's longest pause between restarts (shorter than the default of 5 minutes, to keep histories short).
 const LONGEST_BACKOFF: Ms = 80_000;
@@ -43,10 +43,10 @@ impl Sim<'_> {
             volume: None,
             node: None,
             by_operator: false,
-            heard_from: 0,
+            kubelet_knows_from: 0,
         };
         self.kube.pods_mut().insert(name.clone(), Rc::new(pod));
-        let delay = self.dice.between(5, 100);
+        let delay = self.rng.between(5, 100);
         self.queue.at(self.now + delay, Event::Schedule(id));
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Sim<'_> {
             });
         }
         if let Some(event) = retry {
-            let pause = self.dice.between(1000, 4000);
+            let pause = self.rng.between(1000, 4000);
             self.queue.at(self.now + pause, event);
         }
     }
@@ -133,7 +133,7 @@ impl Sim<'_> {
             .collect();
         let fewest = fits.iter().map(|node| used(*node)).min();
         let best: Vec<usize> = fits.into_iter().filter(|node| Some(used(*node)) == fewest).collect();
-        let Some(&node) = self.dice.pick(&best) else {
+        let Some(&node) = self.rng.pick(&best) else {
             return self.block(id, "Unschedulable", &self.why_no_node_fits(pinned), again);
         };
         let volume = volume.unwrap_or_else(|| {
@@ -160,11 +160,11 @@ impl Sim<'_> {
             pod.shown.node = Some(node_name(node));
             pod.shown.blocked = None;
         });
-        let delay = self.dice.between(200, self.profile.slowest_start);
+        let delay = self.rng.between(200, self.profile.slowest_start);
         self.queue.at(self.now + delay, Event::Start(id));
     }
 
-    /// In the scheduler's words.
+    /// The message of the scheduler.
     fn why_no_node_fits(&self, pinned: Option<usize>) -> String {
         let exists = |node: &usize| {
             !self.nodes[*node].gone
@@ -176,17 +176,17 @@ impl Sim<'_> {
         let cordoned = all.iter().filter(|node| self.nodes[**node].cordoned_until > self.now);
         let cordoned: Vec<usize> = cordoned.copied().collect();
         let meant = |node: &&usize| (Some(**node) == pinned || pinned.is_none()) && !cordoned.contains(node);
-        let dead = all.iter().filter(meant).count();
+        let tainted = all.iter().filter(meant).count();
         let reasons = [
-            (dead, "node(s) had untolerated taint(s)"),
+            (tainted, "node(s) had untolerated taint(s)"),
             (cordoned.len(), "node(s) were unschedulable"),
             (
-                count - dead - cordoned.len(),
+                count - tainted - cordoned.len(),
                 "node(s) had volume node affinity conflict",
             ),
         ];
         let reasons = reasons.iter().filter(|(count, _)| *count > 0);
-        let reasons: Vec<String> = reasons.map(|(count, words)| format!("{count} {words}")).collect();
+        let reasons: Vec<String> = reasons.map(|(count, message)| format!("{count} {message}")).collect();
         format!("0/{count} nodes are available: {}.", reasons.join(", "))
     }
 
@@ -205,12 +205,12 @@ impl Sim<'_> {
             return self.block(
                 id,
                 "ImagePullBackOff",
-                "the registry does not answer",
+                "the registry does not respond",
                 Some(Event::Start(id)),
             );
         }
         if !self.make_data_from_backup(id, volume) {
-            self.block(id, "Init:Error", "the store does not answer", None);
+            self.block(id, "Init:Error", "the store does not respond", None);
             return self.retry_start(id);
         }
         self.incarnations += 1;
@@ -260,25 +260,25 @@ impl Sim<'_> {
             pod.shown.blocked = None;
             pod.shown.address = Some(format!("10.0.0.{}", id % 250));
         });
-        let delay = self.dice.between(100, 1500);
+        let delay = self.rng.between(100, 1500);
         self.queue.at(self.now + delay, Event::Boot(id, incarnation));
     }
 
-    /// A container ended by itself; its kubelet starts it again, later each time.
-    pub(crate) fn container_ends(&mut self, id: Id, code: i32, words: &str) {
+    /// A container ended by itself; its kubelet restarts it, with a longer pause each time.
+    pub(crate) fn container_ends(&mut self, id: Id, code: i32, message: &str) {
         let Some(process) = self.processes.remove(&id) else {
             return;
         };
-        self.tell(|| format!("etcd: {} ends with {code}: {words}", process.name));
+        self.log(|| format!("etcd: {} ends with {code}: {message}", process.name));
         let Some(pod) = self.known_pod(id) else { return };
         let count = pod.shown.restarts + 1;
         let pause = if count <= 1 {
-            self.dice.between(50, 1000)
+            self.rng.between(50, 1000)
         } else {
             (10_000_u64 << (count - 2).min(8)).min(LONGEST_BACKOFF)
         };
         let at = stamp(self.now);
-        let message = words.to_owned();
+        let message = message.to_owned();
         self.kubelet_says(id, |pod| {
             pod.shown.running = false;
             pod.shown.ready = false;
@@ -316,7 +316,7 @@ impl Sim<'_> {
         if pod.node.is_none() {
             self.remove_pod(pod.id);
         } else {
-            let grace = self.dice.between(50, 3000);
+            let grace = self.rng.between(50, 3000);
             self.queue.at(self.now + grace, Event::Stopped(pod.id));
         }
     }
@@ -324,20 +324,20 @@ impl Sim<'_> {
     pub(crate) fn pod_stopped(&mut self, id: Id) {
         let Some(pod) = self.kube.pod(id) else { return };
         if pod.node.is_none_or(|node| self.nodes[node].obeys()) {
-            self.said.push(pod.shown.uid.clone());
+            self.reported_exits.push(pod.shown.uid.clone());
             self.remove_pod(id);
         }
     }
 
-    /// The pod object goes; its process too, unless its kubelet cannot hear of it.
+    /// Deletes the pod object, and its process unless its kubelet cannot see the deletion.
     pub(crate) fn remove_pod(&mut self, id: Id) {
         let Some(pod) = self.kube.pod(id).cloned() else { return };
         self.kube.pods_mut().remove(&pod.name);
         if pod.shown.stopped || pod.node.is_none() {
-            self.said.push(pod.shown.uid.clone());
+            self.reported_exits.push(pod.shown.uid.clone());
         }
-        let hears = pod.node.is_none_or(|node| !self.nodes[node].cut_from_api);
-        if hears {
+        let is_notified = pod.node.is_none_or(|node| !self.nodes[node].cut_from_api);
+        if is_notified {
             self.processes.remove(&id);
             self.known.remove(&id);
         } else {
@@ -362,7 +362,7 @@ impl Sim<'_> {
         self.finish_claims();
     }
 
-    /// Claims that are being deleted go when no pod uses them any more, and their volumes with them.
+    /// Claims that are being deleted disappear when no pod uses them any more, and their volumes with them.
     fn finish_claims(&mut self) {
         let done: Vec<MemberName> = self
             .kube
@@ -376,15 +376,15 @@ impl Sim<'_> {
             .collect();
         for name in done {
             let volume = self.kube.claims_mut().remove(&name).and_then(|claim| claim.volume);
-            // A volume that is in use is deleted when it is not.
+            // A volume that is in use is deleted later.
             if let Some(volume) = volume.filter(|volume| !self.is_held(0, *volume)) {
                 self.lose_volume(volume, false);
             }
         }
     }
 
-    /// A node stops answering Kubernetes: it is down, or cut off.
-    pub(crate) fn node_away(&mut self, node: usize) {
+    /// A node stops responding to Kubernetes: it is down or cut off.
+    pub(crate) fn node_unavailable(&mut self, node: usize) {
         self.nodes[node].absence += 1;
         let absence = self.nodes[node].absence;
         self.queue.at(self.now + NODE_GRACE, Event::NodeSilent(node, absence));
@@ -396,7 +396,7 @@ impl Sim<'_> {
             return;
         }
         let since = stamp(self.now);
-        self.tell(|| format!("kubernetes: {} is held for dead", node_name(node)));
+        self.log(|| format!("kubernetes: {} is unreachable", node_name(node)));
         self.kube.dead_nodes_mut().insert(node_name(node), since);
         for pod in self.pods_on(node) {
             self.kube.change_pod(pod, |pod| pod.shown.ready = false);
@@ -421,13 +421,13 @@ impl Sim<'_> {
             self.kube.change_pod(pod, |pod| pod.shown.terminating = true);
         }
         if self.nodes[node].gone && !self.nodes[node].stays {
-            // The cloud provider takes the node object away; its pods go with it.
-            self.tell(|| format!("kubernetes: {} is removed, its pods with it", node_name(node)));
+            // The cloud provider deletes the node object; its pods are deleted with it.
+            self.log(|| format!("kubernetes: {} is removed, its pods with it", node_name(node)));
             self.node_object_deleted(node);
         }
     }
 
-    /// The node's object goes, and its pods with it.
+    /// Deletes the node's object, and its pods with it.
     pub(crate) fn node_object_deleted(&mut self, node: usize) {
         self.kube.dead_nodes_mut().remove(&node_name(node));
         self.kube.ended_nodes_mut().insert(node_name(node), NodeEnd::Deleted);
@@ -441,7 +441,7 @@ impl Sim<'_> {
         if self.nodes[node].gone || self.nodes[node].obeys() {
             return;
         }
-        self.tell(|| format!("{} is back", node_name(node)));
+        self.log(|| format!("{} is back", node_name(node)));
         let state = &mut self.nodes[node];
         state.down = false;
         state.cut_from_api = false;
@@ -457,7 +457,7 @@ impl Sim<'_> {
                 .filter(|pod| pod.node == Some(node))
                 .map(|pod| pod.name.clone())
                 .collect();
-            self.ledger.given_up.extend(names.into_iter().map(|name| (name, until)));
+            self.truth.given_up.extend(names.into_iter().map(|name| (name, until)));
         }
         self.end_orphans(node);
         for id in self.pods_on(node) {
@@ -478,7 +478,7 @@ impl Sim<'_> {
                     pod.shown.running = false;
                     pod.shown.ready = false;
                 });
-                let delay = self.dice.between(200, 3000);
+                let delay = self.rng.between(200, 3000);
                 self.queue.at(self.now + delay, Event::Start(id));
             }
         }
@@ -486,7 +486,7 @@ impl Sim<'_> {
 
     pub(crate) fn reconnect(&mut self) {
         if self.nodes.iter().any(|node| node.side != 0 || node.cut_from_operator) {
-            self.tell(|| "the network is whole again".into());
+            self.log(|| "the network heals".into());
             self.reconnected = self.now;
             for node in &mut self.nodes {
                 node.side = 0;
@@ -495,7 +495,7 @@ impl Sim<'_> {
         }
     }
 
-    /// What belongs to a cluster object that is gone is deleted; claims only where the user does not keep them.
+    /// Objects of a deleted cluster object are deleted; claims only where the user does not keep them.
     pub(crate) fn collect_garbage(&mut self) {
         let owner = self.kube.now.cluster.as_ref().map(|cluster| cluster.id);
         let pods: Vec<MemberName> = self
@@ -513,9 +513,9 @@ impl Sim<'_> {
             self.kube.services = None;
             self.kube.changed = true;
         }
-        // In the end the user takes away what the status names, also what was still on its way when they first looked.
-        let told = self.calm && self.present().is_some_and(|(intent, _)| !intent.ignore_old_claims);
-        if !self.profile.retain_claims || told {
+        // In the end the user deletes what the status names, including what appeared after they first read it.
+        let informed = self.calm && self.present().is_some_and(|(intent, _)| !intent.ignore_old_claims);
+        if !self.profile.retain_claims || informed {
             let claims: Vec<MemberName> = self
                 .kube
                 .now

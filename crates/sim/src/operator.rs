@@ -1,5 +1,5 @@
-//! The operator's rounds, as `operator` does them: observe through caches that may be behind, plan, write the status
-//! with the resource version it was read at, carry out the effects in their order, end at the first failure.
+//! The operator's reconciles, as `operator` does them: observe through caches that may be stale, plan, write the status
+//! with the resource version that was read, execute the effects in order, end at the first failure.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,36 +18,35 @@ use crate::sim::Sim;
 
 pub(crate) struct Operator {
     letter: char,
-    /// It believes to be the one that acts.
+    /// It believes that it is the leader.
     pub(crate) leads: bool,
     pub(crate) alive: bool,
-    /// Counts its lives, so that no step of an earlier one is carried out.
+    /// Counts its starts, so that no step of an earlier process is executed.
     epoch: u32,
     pub(crate) cache: Shown,
-    /// Its caches stand still until then.
+    /// Until then its caches do not change.
     pub(crate) stale_until: Ms,
-    /// Its caches show no pods, or no claims, whatever is there.
-    pub(crate) blind_to_pods: bool,
-    pub(crate) blind_to_claims: bool,
-    next_round: Ms,
-    round: Option<Round>,
+    /// Its caches return no pods, or no claims, even if there are any.
+    pub(crate) sees_no_pods: bool,
+    pub(crate) sees_no_claims: bool,
+    next_reconcile: Ms,
+    reconcile: Option<Reconcile>,
     names: u32,
-    /// It dies before it carries out this many more steps (0: the next one).
-    pub(crate) dies_in: Option<u32>,
-    /// By how much its clock is wrong.
+    /// It crashes before it executes this many more steps (0: the next one).
+    pub(crate) crashes_in: Option<u32>,
+    /// How wrong its clock is.
     skew: i64,
     pub(crate) watch: Watch,
-    /// What kubelets said of pods that are gone: it has not heard what was said before the first, and has heard up to the
-    /// second.
-    pub(crate) deaf_before: usize,
-    pub(crate) heard_words: usize,
+    /// A range of `reported_exits`: it missed those before the first index, and has seen those up to the second.
+    pub(crate) exits_missed: usize,
+    pub(crate) exits_seen: usize,
 }
 
-struct Round {
+struct Reconcile {
     cluster: Rc<Cluster>,
     world: World,
     plan: Plan,
-    /// 0 is the record, then come the effects.
+    /// 0 is the record; the effects follow.
     step: usize,
     /// The EtcdCluster as it was last read or written.
     seen: Seen,
@@ -57,22 +56,22 @@ struct Round {
 const RESYNC: Ms = 20_000;
 
 impl Operator {
-    /// Its round goes on to take a restore up.
+    /// Its reconcile is about to begin a restore.
     pub(crate) fn is_about_to_restore(&self) -> bool {
         let record = self.next_record();
         record.is_some_and(|(before, after)| after.begins_restore(before).is_some())
     }
 
-    /// The record that its round goes on to write, after the one before.
+    /// The stored record, and the record that its reconcile is about to write.
     pub(crate) fn next_record(&self) -> Option<(&Record, &Record)> {
-        let round = self.round.as_ref().filter(|round| round.step == 0)?;
-        Some((&round.cluster.record, &round.plan.record))
+        let reconcile = self.reconcile.as_ref().filter(|reconcile| reconcile.step == 0)?;
+        Some((&reconcile.cluster.record, &reconcile.plan.record))
     }
 
-    /// What its round goes on to do.
+    /// The effect that its reconcile is about to execute.
     pub(crate) fn next_effect(&self) -> Option<&Effect> {
-        let round = self.round.as_ref()?;
-        round.plan.effects.get(round.step.checked_sub(1)?)
+        let reconcile = self.reconcile.as_ref()?;
+        reconcile.plan.effects.get(reconcile.step.checked_sub(1)?)
     }
 
     pub(crate) fn new(letter: char, skew: i64) -> Self {
@@ -83,27 +82,27 @@ impl Operator {
             epoch: 0,
             cache: Shown::default(),
             stale_until: 0,
-            blind_to_pods: false,
-            blind_to_claims: false,
-            next_round: 0,
-            round: None,
+            sees_no_pods: false,
+            sees_no_claims: false,
+            next_reconcile: 0,
+            reconcile: None,
             names: 0,
-            dies_in: None,
+            crashes_in: None,
             skew,
             watch: Watch::default(),
-            deaf_before: 0,
-            heard_words: 0,
+            exits_missed: 0,
+            exits_seen: 0,
         }
     }
 }
 
 impl Sim<'_> {
-    /// Something changed in the API: operators that hear of it look soon.
+    /// Something changed in the API: operators that are notified reconcile soon.
     pub(crate) fn notify_operators(&mut self) {
         for index in 0..self.operators.len() {
-            let hears = self.calm || !self.dice.per_mille(self.profile.missed_events);
-            if hears {
-                let soon = self.now + self.dice.between(5, 150);
+            let is_notified = self.calm || !self.rng.per_mille(self.profile.missed_events);
+            if is_notified {
+                let soon = self.now + self.rng.between(5, 150);
                 self.wake_operator(index, soon);
             }
         }
@@ -114,39 +113,39 @@ impl Sim<'_> {
         let operator = &mut self.operators[index];
         if operator.alive
             && operator.leads
-            && operator.round.is_none()
-            && (operator.next_round <= now || at < operator.next_round)
+            && operator.reconcile.is_none()
+            && (operator.next_reconcile <= now || at < operator.next_reconcile)
         {
-            operator.next_round = at.max(now + 1);
-            self.queue.at(operator.next_round, Event::Round(index));
+            operator.next_reconcile = at.max(now + 1);
+            self.queue.at(operator.next_reconcile, Event::Reconcile(index));
         }
     }
 
     pub(crate) fn kill_operator(&mut self, index: usize) {
         self.stop_operator(index);
-        let pause = self.dice.between(500, 20_000);
+        let pause = self.rng.between(500, 20_000);
         self.queue.at(self.now + pause, Event::Revive(index));
     }
 
-    /// It is gone until it is brought back.
+    /// It does not run until it is started again.
     pub(crate) fn stop_operator(&mut self, index: usize) {
         let letter = self.operators[index].letter;
-        self.tell(|| format!("operator {letter} is killed"));
+        self.log(|| format!("operator {letter} is killed"));
         let operator = &mut self.operators[index];
         operator.alive = false;
         operator.epoch += 1;
-        operator.round = None;
-        operator.next_round = 0;
-        operator.dies_in = None;
+        operator.reconcile = None;
+        operator.next_reconcile = 0;
+        operator.crashes_in = None;
     }
 
-    /// A restarted operator knows nothing but what the API shows it, and that may be the past.
+    /// A restarted operator knows only what the API returns, and that may be the past.
     pub(crate) fn revive_operator(&mut self, index: usize) {
         if self.operators[index].alive {
             return;
         }
-        let behind = !self.calm && self.dice.per_mille(self.profile.stale);
-        let shown = match self.dice.pick(self.kube.past.make_contiguous()) {
+        let behind = !self.calm && self.rng.per_mille(self.profile.stale);
+        let shown = match self.rng.pick(self.kube.past.make_contiguous()) {
             Some(past) if behind => past.clone(),
             _ => self.kube.now.clone(),
         };
@@ -154,33 +153,33 @@ impl Sim<'_> {
         operator.alive = true;
         operator.cache = shown;
         operator.watch = Watch::default();
-        operator.deaf_before = self.said.len();
-        operator.heard_words = self.said.len();
+        operator.exits_missed = self.reported_exits.len();
+        operator.exits_seen = self.reported_exits.len();
         let letter = operator.letter;
-        self.tell(|| {
+        self.log(|| {
             format!(
                 "operator {letter} starts{}",
-                if behind { " and is shown the past" } else { "" }
+                if behind { " and reads the past" } else { "" }
             )
         });
         let soon = self.now + 100;
         self.wake_operator(index, soon);
     }
 
-    /// Leadership goes to the other one; for a while both may believe to have it.
+    /// Passes leadership to the other operator; for a while both may believe that they have it.
     pub(crate) fn pass_leadership(&mut self) {
         let (from, to) = if self.operators[0].leads { (0, 1) } else { (1, 0) };
         if !self.operators[to].alive {
             return;
         }
-        let both = self.dice.between(0, 15_000);
-        self.tell(|| format!("operator {} takes over; for {both} ms both lead", ["a", "b"][to]));
+        let both = self.rng.between(0, 15_000);
+        self.log(|| format!("operator {} becomes the leader; for {both} ms both are", ["a", "b"][to]));
         self.operators[to].leads = true;
-        if self.dice.per_mille(500)
-            && let Some(past) = self.dice.pick(self.kube.past.make_contiguous())
+        if self.rng.per_mille(500)
+            && let Some(past) = self.rng.pick(self.kube.past.make_contiguous())
         {
             self.operators[to].cache = past.clone();
-            self.operators[to].stale_until = self.now + self.dice.between(0, 5000);
+            self.operators[to].stale_until = self.now + self.rng.between(0, 5000);
         }
         self.queue.at(self.now + both, Event::Yield(from));
         let soon = self.now + 50;
@@ -199,16 +198,16 @@ impl Sim<'_> {
         }
         let operator = &mut self.operators[index];
         operator.leads = false;
-        operator.round = None;
+        operator.reconcile = None;
         operator.epoch += 1;
-        operator.next_round = 0;
+        operator.next_reconcile = 0;
     }
 
-    /// Caches catch up kind by kind, and now and then one of them does not.
+    /// Caches catch up kind by kind, and sometimes one of them does not.
     fn refresh(&mut self, index: usize) {
         if self.calm {
             self.operators[index].cache = self.kube.now.clone();
-            self.operators[index].heard_words = self.said.len();
+            self.operators[index].exits_seen = self.reported_exits.len();
             return;
         }
         if self.operators[index].stale_until > self.now {
@@ -216,16 +215,16 @@ impl Sim<'_> {
         }
         let stale = self.profile.stale;
         let (cluster, pods, claims, nodes, restores, secrets) = (
-            self.dice.per_mille(stale),
-            self.dice.per_mille(stale),
-            self.dice.per_mille(stale),
-            self.dice.per_mille(stale),
-            self.dice.per_mille(stale),
-            self.trust_dice.per_mille(stale),
+            self.rng.per_mille(stale),
+            self.rng.per_mille(stale),
+            self.rng.per_mille(stale),
+            self.rng.per_mille(stale),
+            self.rng.per_mille(stale),
+            self.trust_rng.per_mille(stale),
         );
         let now = &self.kube.now;
         if !pods {
-            self.operators[index].heard_words = self.said.len();
+            self.operators[index].exits_seen = self.reported_exits.len();
         }
         let cache = &mut self.operators[index].cache;
         if !cluster {
@@ -254,10 +253,10 @@ impl Sim<'_> {
 
     fn observe(&mut self, index: usize, cluster: &Cluster) -> World {
         let mut cache = self.operators[index].cache.clone();
-        if self.operators[index].blind_to_pods {
+        if self.operators[index].sees_no_pods {
             cache.pods = Rc::default();
         }
-        if self.operators[index].blind_to_claims {
+        if self.operators[index].sees_no_claims {
             cache.claims = Rc::default();
         }
         let own = |owner: Id| owner == cluster.id;
@@ -269,11 +268,11 @@ impl Sim<'_> {
             secrets: self.certificates_due(cluster.id, &cache.secrets),
             ..World::default()
         };
-        let mut asked = Vec::new();
+        let mut probed = Vec::new();
         for (name, pod) in cache.pods.iter().filter(|(_, pod)| own(pod.owner)) {
             if pod.shown.running {
-                world.voices.insert(name.clone(), self.ask(pod.id));
-                asked.push(pod.id);
+                world.voices.insert(name.clone(), self.probe(pod.id));
+                probed.push(pod.id);
             }
             world.pods.insert(name.clone(), pod.shown.clone());
         }
@@ -297,10 +296,10 @@ impl Sim<'_> {
             Some(_) => KeptBackup::Theirs,
             None => KeptBackup::None,
         };
-        world.trust = self.observe_trust(cluster.id, &cache.secrets, &world, &asked);
-        self.hear_elsewhere(&cluster.intent, &mut world, &mut asked);
-        world.list = self.proven_list(&asked);
-        self.tell_alarms(&asked, &mut world);
+        world.trust = self.observe_trust(cluster.id, &cache.secrets, &world, &probed);
+        self.probe_elsewhere(&cluster.intent, &mut world, &mut probed);
+        world.list = self.proven_list(&probed);
+        self.observe_alarms(&probed, &mut world);
         self.show_restores(&cluster.intent, &cache.restores, &mut world);
         self.observe_ends(index, &cluster.record, &mut world);
         world
@@ -313,9 +312,9 @@ impl Sim<'_> {
             .collect()
     }
 
-    pub(crate) fn begin_round(&mut self, index: usize) {
+    pub(crate) fn begin_reconcile(&mut self, index: usize) {
         let operator = &self.operators[index];
-        if !operator.alive || !operator.leads || operator.round.is_some() || operator.next_round != self.now {
+        if !operator.alive || !operator.leads || operator.reconcile.is_some() || operator.next_reconcile != self.now {
             return;
         }
         self.refresh(index);
@@ -342,14 +341,14 @@ impl Sim<'_> {
         if used {
             self.operators[index].names += world.fresh_names.len() as u32;
         }
-        self.tell_plan(index, &cluster.report, &plan);
+        self.log_plan(index, &cluster.report, &plan);
         self.check_alarms(&world, &plan);
-        self.check_told(&world, &plan, clock);
+        self.check_reported(&world, &plan, clock);
         self.check_plan(&cluster.intent, &cluster.record, &world, &plan);
         self.check_settled(&cluster, &world, &plan);
         let now = self.now;
         let operator = &mut self.operators[index];
-        operator.round = Some(Round {
+        operator.reconcile = Some(Reconcile {
             cluster,
             world,
             plan,
@@ -357,17 +356,17 @@ impl Sim<'_> {
             seen: None,
         });
         let epoch = operator.epoch;
-        let delay = self.dice.between(1, 20);
+        let delay = self.rng.between(1, 20);
         self.queue.at(now + delay, Event::Step(index, epoch));
     }
 
-    fn tell_plan(&mut self, index: usize, known: &Option<stateward_plan::etcd::Report>, plan: &Plan) {
+    fn log_plan(&mut self, index: usize, known: &Option<stateward_plan::etcd::Report>, plan: &Plan) {
         let letter = self.operators[index].letter;
         if known.as_ref() != Some(&plan.report) || !plan.effects.is_empty() {
-            self.tell(|| {
+            self.log(|| {
                 let effects: Vec<String> = plan.effects.iter().map(ToString::to_string).collect();
                 let waiting = if plan.report.waiting.is_empty() {
-                    "as wished"
+                    "as expected"
                 } else {
                     &plan.report.waiting
                 };
@@ -381,79 +380,91 @@ impl Sim<'_> {
         if !operator.alive || operator.epoch != epoch {
             return;
         }
-        let Some(mut round) = operator.round.take() else { return };
-        if operator.dies_in == Some(0) || (!self.calm && self.dice.per_mille(self.profile.operator_dies)) {
+        let Some(mut reconcile) = operator.reconcile.take() else {
+            return;
+        };
+        if operator.crashes_in == Some(0) || (!self.calm && self.rng.per_mille(self.profile.operator_crashes)) {
             return self.kill_operator(index);
         }
-        if let Some(left) = &mut self.operators[index].dies_in {
+        if let Some(left) = &mut self.operators[index].crashes_in {
             *left -= 1;
         }
         let (lost, answer_lost) = if self.calm {
             (false, false)
         } else {
             (
-                self.dice.per_mille(self.profile.api_errors),
-                self.dice.per_mille(self.profile.api_errors),
+                self.rng.per_mille(self.profile.api_errors),
+                self.rng.per_mille(self.profile.api_errors),
             )
         };
-        let what = match round.step.checked_sub(1) {
+        let what = match reconcile.step.checked_sub(1) {
             None => "write the record".to_owned(),
-            Some(effect) => round.plan.effects[effect].to_string(),
+            Some(effect) => reconcile.plan.effects[effect].to_string(),
         };
         let mut result = if lost {
             Err("503".to_owned())
-        } else if let Some(effect) = round.step.checked_sub(1) {
-            let effects = &round.plan.effects;
+        } else if let Some(effect) = reconcile.step.checked_sub(1) {
+            let effects = &reconcile.plan.effects;
             let first = if effect == 0 { effects.as_slice() } else { &[] };
-            self.must_be_planned_with(&round.cluster, &round.world, first, &mut round.seen)
-                .and_then(|()| self.carry_out(&round.cluster, &round.world, &effects[effect], &mut round.seen))
-        } else if round.plan.record != round.cluster.record {
-            self.write_status(&mut round)
+            self.must_be_planned_with(&reconcile.cluster, &reconcile.world, first, &mut reconcile.seen)
+                .and_then(|()| {
+                    self.execute(
+                        &reconcile.cluster,
+                        &reconcile.world,
+                        &effects[effect],
+                        &mut reconcile.seen,
+                    )
+                })
+        } else if reconcile.plan.record != reconcile.cluster.record {
+            self.write_status(&mut reconcile)
         } else {
             Ok(()) // Words alone come after what is done.
         };
         if answer_lost && result.is_ok() {
-            result = Err("timed out (but it happened)".into());
+            result = Err("timed out (but it was executed)".into());
         }
-        round.step += 1;
+        reconcile.step += 1;
         match result {
-            Ok(()) if round.step <= round.plan.effects.len() => {
+            Ok(()) if reconcile.step <= reconcile.plan.effects.len() => {
                 let delay = if self.calm {
                     5
                 } else {
-                    self.dice.between(1, self.profile.slowest_call)
+                    self.rng.between(1, self.profile.slowest_call)
                 };
-                self.operators[index].round = Some(round);
+                self.operators[index].reconcile = Some(reconcile);
                 self.queue.at(self.now + delay, Event::Step(index, epoch));
             }
             Ok(()) => {
-                self.write_words(&mut round);
-                let wake = round.plan.wake.map_or(RESYNC, |wake: Duration| wake.as_millis() as Ms);
-                // An operator is never exactly on time.
-                let pause = wake + self.dice.between(1, 50 + 3 * wake);
-                self.end_round(index, pause);
+                self.write_message(&mut reconcile);
+                let wake = reconcile
+                    .plan
+                    .wake
+                    .map_or(RESYNC, |wake: Duration| wake.as_millis() as Ms);
+                // An operator never wakes exactly on time.
+                let pause = wake + self.rng.between(1, 50 + 3 * wake);
+                self.end_reconcile(index, pause);
             }
             Err(why) => {
                 let letter = self.operators[index].letter;
-                self.tell(|| format!("operator {letter} fails to {what}: {why}"));
-                if round.step > 1 {
-                    self.write_words(&mut round);
+                self.log(|| format!("operator {letter} fails to {what}: {why}"));
+                if reconcile.step > 1 {
+                    self.write_message(&mut reconcile);
                 }
-                let pause = self.dice.between(100, 1000);
-                self.end_round(index, pause);
+                let pause = self.rng.between(100, 1000);
+                self.end_reconcile(index, pause);
             }
         }
     }
 
-    fn end_round(&mut self, index: usize, pause: Ms) {
+    fn end_reconcile(&mut self, index: usize, pause: Ms) {
         let at = self.now + pause;
-        self.operators[index].next_round = 0;
+        self.operators[index].next_reconcile = 0;
         self.wake_operator(index, at);
     }
 
-    /// What later steps rest on goes first, and only onto the object it was read from.
-    fn write_status(&mut self, round: &mut Round) -> Result<(), String> {
-        let (cluster, plan) = (round.cluster.clone(), &round.plan);
+    /// Writes the record before the effects that depend on it, and only to the object that it was read from.
+    fn write_status(&mut self, reconcile: &mut Reconcile) -> Result<(), String> {
+        let (cluster, plan) = (reconcile.cluster.clone(), &reconcile.plan);
         let status = status::status(
             &cluster.status,
             &cluster.intent,
@@ -488,7 +499,7 @@ impl Sim<'_> {
                 .get(name)
                 .is_some_and(|claim| claim.shown.uid == *uid)
             {
-                self.ledger.replaced_claims.insert(uid.clone());
+                self.truth.replaced_claims.insert(uid.clone());
             }
         }
         let (status, report) = (stored(&status)?, plan.report.clone());
@@ -501,21 +512,21 @@ impl Sim<'_> {
             now.record = kept;
             now.status = Rc::new(status);
             now.report = Some(report);
-            round.cluster = Rc::new(Cluster {
+            reconcile.cluster = Rc::new(Cluster {
                 intent: cluster.intent.clone(),
                 ..now.clone()
             });
-            round.seen = Some((self.now, Some(version_of(&round.cluster))));
+            reconcile.seen = Some((self.now, Some(version_of(&reconcile.cluster))));
         }
         Ok(())
     }
 
-    /// Words alone can wait, and nothing rests on them.
-    fn write_words(&mut self, round: &mut Round) {
-        if round.plan.record == round.cluster.record
-            && let Err(why) = self.write_status(round)
+    /// Writes a status whose record did not change. It can fail without harm, because nothing depends on it.
+    fn write_message(&mut self, reconcile: &mut Reconcile) {
+        if reconcile.plan.record == reconcile.cluster.record
+            && let Err(why) = self.write_status(reconcile)
         {
-            self.tell(|| format!("the status is not written: {why}"));
+            self.log(|| format!("the status is not written: {why}"));
         }
     }
 
@@ -529,13 +540,13 @@ impl Sim<'_> {
     }
 }
 
-/// What the API server keeps of a status: only what survives the way through JSON.
+/// What the API server stores of a status: only what survives conversion to JSON.
 fn stored(status: &EtcdClusterStatus) -> Result<EtcdClusterStatus, String> {
     let text = serde_json::to_string(status).map_err(|error| error.to_string())?;
     serde_json::from_str(&text).map_err(|error| format!("422: {error}"))
 }
 
-/// Kubernetes keeps times to the second.
+/// Kubernetes stores times with a resolution of one second.
 fn to_the_second(mut record: Record) -> Record {
     let times = [
         record.quorum_lost.as_mut(),

@@ -1,4 +1,5 @@
-//! What an operator knows of the end of members and of the time that passes, and what the user does when the status asks.
+//! What an operator knows about the end of members and about elapsed time, and what the user does when the status asks
+//! for it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use crate::queue::Ms;
 use crate::raft::voters;
 use crate::sim::Sim;
 
-/// Since when an operator has seen what timers wait for, by a clock that is not wrong.
+/// Since when an operator has observed the conditions that timers wait for, by a clock that is not wrong.
 #[derive(Default)]
 pub(crate) struct Watch(BTreeMap<String, Ms>);
 
@@ -28,11 +29,12 @@ impl Watch {
 }
 
 impl Sim<'_> {
-    /// Fills in what the operator has seen end, and for how long it has seen what.
+    /// Adds the ends of pods and nodes that the operator has observed, and how long conditions have lasted.
     pub(crate) fn observe_ends(&mut self, index: usize, record: &Record, world: &mut World) {
         let operator = &self.operators[index];
-        let heard = &self.said[operator.deaf_before.min(self.said.len())..operator.heard_words.min(self.said.len())];
-        world.ended_pods = heard.iter().cloned().collect();
+        let exits = &self.reported_exits
+            [operator.exits_missed.min(self.reported_exits.len())..operator.exits_seen.min(self.reported_exits.len())];
+        world.ended_pods = exits.iter().cloned().collect();
         world.ended_nodes = operator.cache.ended_nodes.as_ref().clone();
         world.attachments = Some(operator.cache.attachments.as_ref().clone());
         world.watched = self.watched(index, record, world);
@@ -56,7 +58,7 @@ impl Sim<'_> {
             .values()
             .filter(|seen| !seen.ended && !is_there(&seen.pod));
         let gone = gone.filter(|seen| seen.node.as_ref().is_some_and(ready));
-        let gone: BTreeMap<&Uid, String> = gone.map(|seen| (&seen.pod, format!("gone {}", seen.pod))).collect();
+        let gone: BTreeMap<&Uid, String> = gone.map(|seen| (&seen.pod, format!("lost {}", seen.pod))).collect();
         let ready = world.pods.values().filter(|pod| pod.ready);
         let ready: BTreeMap<&Uid, String> = ready.map(|pod| (&pod.uid, format!("ready {}", pod.uid))).collect();
         let seen: Vec<String> = (no_quorum.iter().chain(&kept).chain(&crashed))
@@ -78,8 +80,8 @@ impl Sim<'_> {
         }
     }
 
-    /// In a calm world the user reads the status and does what it asks for, as far as it is true: nodes that are gone are
-    /// taken out of service or deleted, and members that are lost for good are confirmed.
+    /// Without faults the user reads the status and does what it asks for, if it is true: lost nodes are taken out of
+    /// service or deleted, and members that are lost for good are confirmed.
     pub(crate) fn follow_advice(&mut self) {
         if !self.now.is_multiple_of(10_000) {
             return;
@@ -87,11 +89,11 @@ impl Sim<'_> {
         for node in 0..self.nodes.len() {
             let state = &self.nodes[node];
             if state.gone && !state.removed && state.stays && self.kube.now.dead_nodes.contains_key(&node_name(node)) {
-                if self.dice.per_mille(500) {
-                    self.tell(|| format!("user: deletes {}", node_name(node)));
+                if self.rng.per_mille(500) {
+                    self.log(|| format!("user: deletes {}", node_name(node)));
                     self.node_object_deleted(node);
                 } else if !self.kube.now.ended_nodes.contains_key(&node_name(node)) {
-                    self.tell(|| format!("user: takes {} out of service", node_name(node)));
+                    self.log(|| format!("user: takes {} out of service", node_name(node)));
                     self.kube
                         .ended_nodes_mut()
                         .insert(node_name(node), NodeEnd::OutOfService);
@@ -106,21 +108,21 @@ impl Sim<'_> {
         let Some(asked) = asked.filter(|asked| asked.contains("confirm-lost=")) else {
             return;
         };
-        let lost: Vec<MemberName> = voters(&self.ledger.conf)
+        let lost: Vec<MemberName> = voters(&self.truth.conf)
             .filter_map(|line| line.name.clone())
             .filter(|name| asked.contains(&name.0) && self.is_lost_for_good(name))
             .filter(|name| !cluster.intent.confirmed_lost.contains(name))
             .collect();
         if !lost.is_empty() {
-            self.tell(|| format!("user: confirms the loss of {lost:?}"));
+            self.log(|| format!("user: confirms the loss of {lost:?}"));
             self.edit(|intent| intent.confirmed_lost.extend(lost));
         }
     }
 
-    /// It does not run, and what it had is gone or on a node that never comes back.
+    /// It does not run, and its data is deleted or on a node that never comes back.
     pub(crate) fn is_lost_for_good(&self, name: &MemberName) -> bool {
         let runs = self.processes.values().any(|process| process.name == *name);
-        let id = self.ledger.conf.iter().find(|line| line.name.as_ref() == Some(name));
+        let id = self.truth.conf.iter().find(|line| line.name.as_ref() == Some(name));
         let has = self.volumes.values().any(|volume| {
             let data = volume.data.as_ref().filter(|_| !volume.corrupt);
             let stays = volume

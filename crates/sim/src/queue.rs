@@ -1,4 +1,4 @@
-//! What happens when: virtual time, one event after another.
+//! The event queue: virtual time, one event after another.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,12 +12,12 @@ pub(crate) type Id = u32;
 
 const EPOCH: i64 = 1_800_000_000_000;
 
-/// The moment as objects carry it.
+/// The time as objects store it.
 pub(crate) fn stamp(at: Ms) -> Timestamp {
     Timestamp::from_millisecond(EPOCH + i64::try_from(at).unwrap_or(i64::MAX)).unwrap_or(Timestamp::MAX)
 }
 
-/// The moment as a clock that is wrong shows it.
+/// The time on a clock that is wrong.
 pub(crate) fn skewed(at: Ms, skew: i64) -> Timestamp {
     let shown = EPOCH + i64::try_from(at).unwrap_or(i64::MAX) + skew;
     Timestamp::from_millisecond(shown).unwrap_or(Timestamp::MAX)
@@ -25,9 +25,9 @@ pub(crate) fn skewed(at: Ms, skew: i64) -> Timestamp {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// etcd's own clock, and the client's.
+    /// The clock of etcd and of its clients.
     Tick,
-    /// The scheduler looks at a pod.
+    /// The scheduler tries to place a pod.
     Schedule(Id),
     /// A kubelet starts a pod's container.
     Start(Id),
@@ -35,31 +35,31 @@ pub(crate) enum Event {
     Boot(Id, u32),
     /// A kubelet has stopped a pod that is being deleted.
     Stopped(Id),
-    /// Kubernetes gives a node up, if it is still away in this absence.
+    /// Kubernetes marks a node as unreachable, if this absence still lasts.
     NodeSilent(usize, u32),
-    /// Kubernetes evicts the pods of a node, if it is still away in this absence.
+    /// Kubernetes evicts the pods of a node, if this absence still lasts.
     Evict(usize, u32),
-    /// Kubernetes takes the volume of a pod that is gone from a node that does not answer.
+    /// Kubernetes detaches the volume of a deleted pod from a node that does not respond.
     Detach(Id),
     /// A node comes back.
     NodeBack(usize),
     /// All network cuts are healed.
     Reconnect,
-    /// Objects whose owner is gone are deleted.
+    /// Objects whose owner is deleted are collected.
     Collect,
-    /// An operator begins a round.
-    Round(usize),
-    /// An operator carries out the next step of its round.
+    /// An operator begins a reconcile.
+    Reconcile(usize),
+    /// An operator executes the next step of its reconcile.
     Step(usize, u32),
     /// An operator starts again.
     Revive(usize),
-    /// An operator learns that it does not lead any more.
+    /// An operator learns that it lost leadership.
     Yield(usize),
     /// The next fault or edit.
     Fault,
-    /// The user takes a bad value back.
-    TakeBack,
-    /// The user asks for another certificate authority.
+    /// The user reverts a bad value.
+    Revert,
+    /// The user requests a rotation of the CA.
     Rotate,
     /// Faults stop.
     Calm,

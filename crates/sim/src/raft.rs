@@ -1,7 +1,7 @@
-//! etcd's consensus without its messages: terms, logs, elections, commitment and membership as log entries.
+//! etcd's consensus without messages: terms, logs, elections, commitment, and membership changes as log entries.
 //!
-//! A member's log is kept entry by entry, so that a member that forgot what it had acknowledged can elect a leader
-//! that never had it, as it would in reality.
+//! A member's log is kept entry by entry, so that a member that lost what it had acknowledged can elect a leader that
+//! never had it, as in reality.
 
 use std::rc::Rc;
 
@@ -34,7 +34,7 @@ pub(crate) enum Change {
     Add(Listed),
     Promote(MemberId),
     Remove(MemberId),
-    /// A member that started says its name.
+    /// A member that started publishes its name.
     Name(MemberId, MemberName),
     Url(MemberId, String),
 }
@@ -42,22 +42,22 @@ pub(crate) enum Change {
 /// The member list, as of a committed entry.
 pub(crate) type Conf = Vec<Listed>;
 
-/// A cluster and which history of it: members of one take part in it and in no other.
+/// A cluster and one of its histories: members of one history take no part in another one.
 pub(crate) type Line = (u64, u32);
 
 /// What a member has on its volume.
 #[derive(Clone, Debug)]
 pub(crate) struct Data {
     pub(crate) cluster: u64,
-    /// Which history of that cluster: one that was made its only member has left the others behind.
+    /// Which history of that cluster: a member that was made the only one has left the others' history.
     pub(crate) lineage: u32,
     pub(crate) id: MemberId,
     pub(crate) term: u32,
     pub(crate) log: Vec<Entry>,
-    /// What it knows to be committed, which may be less than what is, and than what it has.
+    /// How far it knows its log to be committed. The cluster may have committed more, and its log may be longer.
     pub(crate) committed: usize,
     pub(crate) conf: Rc<Conf>,
-    /// What its keys hold. 0 is what the log says; anything else is a disk or an etcd that went wrong.
+    /// The content of its keys. 0 is what the log says; anything else comes from a faulty disk or process.
     pub(crate) content: u32,
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn quorum(conf: &Conf) -> usize {
 }
 
 /// Why a request to etcd failed.
-pub(crate) type Refused = String;
+pub(crate) type Rejected = String;
 
 impl Sim<'_> {
     pub(crate) fn data_of(&self, process: Id) -> Option<&Data> {
@@ -121,13 +121,17 @@ impl Sim<'_> {
             .is_some_and(|process| process.serves && process.frozen_until <= self.now)
     }
 
-    /// Two members can talk.
+    /// Two members can exchange messages.
     pub(crate) fn connected(&self, one: Id, other: Id) -> bool {
         let (Some(a), Some(b)) = (self.processes.get(&one), self.processes.get(&other)) else {
             return false;
         };
         let (a, b) = (&self.nodes[a.node], &self.nodes[b.node]);
-        self.awake(one) && self.awake(other) && a.side == b.side && !a.is_deaf(self.now) && !b.is_deaf(self.now)
+        self.awake(one)
+            && self.awake(other)
+            && a.side == b.side
+            && !a.inbound_is_cut(self.now)
+            && !b.inbound_is_cut(self.now)
     }
 
     /// The leader of a cluster that can commit now.
@@ -166,7 +170,7 @@ impl Sim<'_> {
         clusters
     }
 
-    /// A leader meets somebody with a higher term, and another election follows.
+    /// A member that the leader meets has a higher term, so another election follows.
     pub(crate) fn election_is_due(&self) -> bool {
         self.lines().into_iter().any(|line| {
             let term = self
@@ -185,14 +189,14 @@ impl Sim<'_> {
                 Some(leader) => {
                     self.elections.remove(&cluster);
                     self.replicate(leader);
-                    self.greet(leader);
+                    self.publish_names(leader);
                 }
                 None => {
                     let due = match self.elections.get(&cluster) {
                         Some(due) => *due,
                         None => {
                             // A random 1 to 2 s (etcd.md).
-                            let due = self.now + self.dice.between(1000, 2000);
+                            let due = self.now + self.rng.between(1000, 2000);
                             self.elections.insert(cluster, due);
                             due
                         }
@@ -204,7 +208,7 @@ impl Sim<'_> {
                 }
             }
         }
-        self.tell_removed_members();
+        self.stop_removed_members();
     }
 
     fn elect(&mut self, line: Line) {
@@ -215,12 +219,12 @@ impl Sim<'_> {
             .filter(|id| self.awake(*id) && self.data_of(*id).is_some_and(|data| data.line() == line))
             .collect();
         while !candidates.is_empty() {
-            let candidate = candidates.swap_remove(self.dice.index(candidates.len()));
-            if self.stand(candidate) {
+            let candidate = candidates.swap_remove(self.rng.index(candidates.len()));
+            if self.campaign(candidate) {
                 return;
             }
-            // Whoever stands in vain has raised its term (before 3.5 there is no asking first).
-            if self.dice.per_mille(200)
+            // A candidate that fails has raised its term (before 3.5 there is no pre-vote).
+            if self.rng.per_mille(200)
                 && let Some(process) = self.processes.get_mut(&candidate)
                 && let Some(data) = self
                     .volumes
@@ -233,8 +237,8 @@ impl Sim<'_> {
         }
     }
 
-    /// A candidate asks for votes. Each voter judges by its own log.
-    fn stand(&mut self, candidate: Id) -> bool {
+    /// A candidate requests votes. Each voter decides by its own log.
+    fn campaign(&mut self, candidate: Id) -> bool {
         let Some(own) = self.data_of(candidate) else {
             return false;
         };
@@ -262,20 +266,20 @@ impl Sim<'_> {
         if granted.len() < quorum(&own.conf) {
             return false;
         }
-        self.crown(candidate, &granted, term + 1);
+        self.become_leader(candidate, &granted, term + 1);
         true
     }
 
-    /// A leader hands over to a follower that has everything.
-    pub(crate) fn hand_over(&mut self, leader: Id, target: Id) -> bool {
-        let done = self.stand(target);
+    /// A leader transfers leadership to a follower that has every entry.
+    pub(crate) fn transfer_leadership(&mut self, leader: Id, target: Id) -> bool {
+        let done = self.campaign(target);
         if done && let Some(process) = self.processes.get_mut(&leader) {
             process.leads = false;
         }
         done
     }
 
-    fn crown(&mut self, leader: Id, followers: &[Id], term: u32) {
+    fn become_leader(&mut self, leader: Id, followers: &[Id], term: u32) {
         let cluster = self.data_of(leader).map(Data::line);
         let deposed: Vec<Id> = self
             .processes
@@ -298,13 +302,14 @@ impl Sim<'_> {
         if let Some(process) = self.processes.get_mut(&leader) {
             process.leads = true;
             let name = process.name.clone();
-            self.tell(|| format!("etcd: {name} leads in term {term}"));
+            self.log(|| format!("etcd: {name} is the leader of term {term}"));
         }
         self.check_leader_has_everything(leader);
         self.propose(leader, What::Nothing);
     }
 
-    /// Appends an entry to a leader's log and tries to commit it. False: it is not committed now, and may be later.
+    /// Appends an entry to a leader's log and tries to commit it. Returns false if it is not committed now; it may be
+    /// later.
     pub(crate) fn propose(&mut self, leader: Id, what: What) -> bool {
         self.serial += 1;
         let serial = self.serial;
@@ -328,7 +333,7 @@ impl Sim<'_> {
         })
     }
 
-    /// Sends the leader's log to everybody it reaches and commits what a majority has.
+    /// Sends the leader's log to all members that it reaches and commits what a majority has.
     pub(crate) fn replicate(&mut self, leader: Id) {
         let Some(volume) = self.processes.get(&leader).map(|process| process.volume) else {
             return;
@@ -339,7 +344,7 @@ impl Sim<'_> {
         let mut acknowledged = 0;
         let mut followed = Vec::new();
         let mut deposed = false;
-        // The leader's data is out of its volume for the moment, so that it finds only the others.
+        // The leader's data is taken out of its volume meanwhile, so that only the others are found.
         for member in own.conf.clone().iter() {
             if member.id == own.id {
                 acknowledged += usize::from(!member.learner);
@@ -372,9 +377,9 @@ impl Sim<'_> {
             acknowledged += usize::from(!member.learner);
             followed.push(place);
         }
-        // Only entries of its own term are committed by counting; the first of each term is the leader's own.
+        // Only entries of its own term are committed by counting replicas; each leader begins its term with an entry.
         let current = own.log.last().is_some_and(|entry| entry.term == own.term);
-        let (mut heard, mut conf) = (own.committed, own.conf.clone());
+        let (mut notified, mut conf) = (own.committed, own.conf.clone());
         if !deposed && current && acknowledged >= quorum(&own.conf) {
             let new = own.committed..own.log.len();
             let changes: Vec<usize> = own.log[new]
@@ -389,24 +394,24 @@ impl Sim<'_> {
             }
             own.committed = own.log.len();
             if !changes.is_empty() {
-                (heard, conf) = (own.committed, own.conf.clone());
+                (notified, conf) = (own.committed, own.conf.clone());
             }
             let ours = self
                 .processes
                 .get(&leader)
-                .is_some_and(|process| process.owner == self.ledger.owner);
-            if ours && self.ledger.line.is_none_or(|line| line == own.line()) {
-                self.ledger.conf = own.conf.clone();
+                .is_some_and(|process| process.owner == self.truth.owner);
+            if ours && self.truth.line.is_none_or(|line| line == own.line()) {
+                self.truth.conf = own.conf.clone();
             }
         }
-        // Followers hear with the next message what was committed by this one. That the list changed reaches them at once: a
-        // leader that is lost in that very moment takes more with it than is told here.
+        // Followers learn with the next message what this one committed. A change of the member list reaches them
+        // immediately; the model has no leader that is lost between the two.
         if !deposed {
             for place in followed {
                 if let Some(data) = self.volumes.get_mut(&place).and_then(|volume| volume.data.as_mut())
-                    && data.committed <= heard
+                    && data.committed <= notified
                 {
-                    data.committed = heard;
+                    data.committed = notified;
                     data.conf = conf.clone();
                 }
             }
@@ -422,8 +427,8 @@ impl Sim<'_> {
         }
     }
 
-    /// Members that started but have no name in the list yet tell it.
-    fn greet(&mut self, leader: Id) {
+    /// Members that started but have no name in the list yet publish it.
+    fn publish_names(&mut self, leader: Id) {
         let Some(data) = self.data_of(leader) else { return };
         let unnamed: Vec<(MemberId, Id)> = data
             .conf
@@ -452,8 +457,8 @@ impl Sim<'_> {
         })
     }
 
-    /// A member that is out of the list learns it from anybody who knows, and ends.
-    fn tell_removed_members(&mut self) {
+    /// A member that is out of the list learns it from any member that knows, and ends.
+    fn stop_removed_members(&mut self) {
         let out: Vec<Id> = self
             .processes
             .keys()
@@ -486,7 +491,7 @@ impl Sim<'_> {
         }
     }
 
-    /// How long a voter has been connected, for etcd's strict check.
+    /// Since when a voter has been connected, for etcd's strict check.
     pub(crate) fn connected_since(&self, leader: Id, member: MemberId) -> Option<Ms> {
         let process = self.process_of(self.data_of(leader)?.line(), member)?;
         if process != leader && !self.connected(leader, process) {

@@ -1,17 +1,18 @@
-//! What etcd answers to requests that change something, above all its members (etcd.md is the source of every rule here).
+//! etcd's replies to requests that change something, above all the member list (etcd.md is the source of every rule
+//! here).
 
 use stateward_plan::etcd::{ClusterId, Listed, MemberId};
 
 use crate::etcd::hash;
 use crate::queue::{Id, Ms};
-use crate::raft::{Change, Data, Refused, What, voters};
+use crate::raft::{Change, Data, Rejected, What, voters};
 use crate::sim::Sim;
 
-/// Every voter must have been connected for so long before a member is added.
+/// How long every voter must have been connected before a member is added.
 const HEALTH_INTERVAL: Ms = 5000;
 
 impl Sim<'_> {
-    fn change(&mut self, leader: Id, change: Change) -> Result<(), Refused> {
+    fn change(&mut self, leader: Id, change: Change) -> Result<(), Rejected> {
         if self.change_pending(leader) {
             return Err("etcdserver: a configuration change is pending".into());
         }
@@ -30,7 +31,7 @@ impl Sim<'_> {
         })
     }
 
-    pub(crate) fn add_member(&mut self, cluster: ClusterId, url: &str, learner: bool) -> Result<(), Refused> {
+    pub(crate) fn add_member(&mut self, cluster: ClusterId, url: &str, learner: bool) -> Result<(), Rejected> {
         let leader = self.leader_for_operator(cluster)?;
         let data = self.data_of(leader).ok_or("no data")?;
         let minor = self.processes[&leader].version.minor();
@@ -76,7 +77,7 @@ impl Sim<'_> {
         )
     }
 
-    pub(crate) fn promote(&mut self, cluster: ClusterId, id: MemberId) -> Result<(), Refused> {
+    pub(crate) fn promote(&mut self, cluster: ClusterId, id: MemberId) -> Result<(), Rejected> {
         let leader = self.leader_for_operator(cluster)?;
         let data = self.data_of(leader).ok_or("no data")?;
         let Some(member) = data.conf.iter().find(|member| member.id == id) else {
@@ -96,7 +97,7 @@ impl Sim<'_> {
         self.change(leader, Change::Promote(id))
     }
 
-    pub(crate) fn remove_member(&mut self, cluster: ClusterId, id: MemberId) -> Result<(), Refused> {
+    pub(crate) fn remove_member(&mut self, cluster: ClusterId, id: MemberId) -> Result<(), Rejected> {
         let leader = self.leader_for_operator(cluster)?;
         let data = self.data_of(leader).ok_or("no data")?;
         let Some(member) = data.conf.iter().find(|member| member.id == id) else {
@@ -123,12 +124,12 @@ impl Sim<'_> {
         self.change(leader, Change::Remove(id))
     }
 
-    pub(crate) fn update_url(&mut self, cluster: ClusterId, id: MemberId, url: &str) -> Result<(), Refused> {
+    pub(crate) fn update_url(&mut self, cluster: ClusterId, id: MemberId, url: &str) -> Result<(), Rejected> {
         let leader = self.leader_for_operator(cluster)?;
         self.change(leader, Change::Url(id, url.to_owned()))
     }
 
-    pub(crate) fn move_leader(&mut self, cluster: ClusterId, from: MemberId, to: MemberId) -> Result<(), Refused> {
+    pub(crate) fn move_leader(&mut self, cluster: ClusterId, from: MemberId, to: MemberId) -> Result<(), Rejected> {
         let leader = self.leader_for_operator(cluster)?;
         let data = self.data_of(leader).ok_or("no data")?;
         if data.id != from {
@@ -145,7 +146,7 @@ impl Sim<'_> {
             return Err("etcdserver: request timed out, leader transfer took too long".into());
         }
         self.replicate(leader);
-        if self.hand_over(leader, target) {
+        if self.transfer_leadership(leader, target) {
             Ok(())
         } else {
             Err("etcdserver: request timed out, leader transfer took too long".into())

@@ -1,5 +1,5 @@
-//! Backups and EtcdRestores: what a backup holds, how an EtcdRestore gets proven and ends, and what really happens to the
-//! user's cluster when one is followed.
+//! Backups and EtcdRestores: the content of a backup, how an EtcdRestore is proven and ends, and what a restore does to
+//! the user's cluster.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -10,11 +10,11 @@ use stateward_plan::etcd::{
     RestoreRequest, RestoreStep, Restoring, Uid, World,
 };
 
-use crate::dice::Dice;
 use crate::etcd::{hash, peer_url};
 use crate::kube::uid;
 use crate::queue::{Event, Id, Ms, stamp};
 use crate::raft::{Change, Conf, Data, Entry, What};
+use crate::rng::Rng;
 use crate::rules::name;
 use crate::sim::Sim;
 
@@ -26,21 +26,21 @@ pub(crate) struct RestoreObject {
     pub(crate) recovery: bool,
     pub(crate) state: RequestState,
     backup: usize,
-    /// Its backup can be fetched and is whole.
+    /// Its backup can be fetched and is intact.
     good: bool,
     proves_at: Ms,
-    /// Its cluster serves: it is not looked at any more.
+    /// Its cluster serves: the EtcdRestore is not read any more.
     complete: bool,
 }
 
-/// The writes that a backup holds, and when it was taken.
+/// The writes that a backup contains, and when it was taken.
 #[derive(Clone, Default)]
 pub(crate) struct Backup {
     writes: BTreeSet<u32>,
     taken: Ms,
     /// The cluster's version (minor): an older etcd cannot read it.
     pub(crate) minor: u64,
-    /// The cluster it was taken from, and the EtcdCluster that was.
+    /// The etcd cluster and the EtcdCluster that it was taken from.
     cluster: Option<ClusterId>,
     owner: Id,
 }
@@ -59,44 +59,44 @@ impl Sim<'_> {
         }
     }
 
-    /// EtcdRestore control says that a backup is too new for the version in the spec.
+    /// EtcdRestore control reports that a backup is too new for the version in the spec.
     fn is_too_new(&self, restore: &RestoreObject, intent: &Intent) -> bool {
         matches!(restore.state, RequestState::Proven(_)) && self.backups[restore.backup].minor > intent.version.minor()
     }
 
-    /// The version that a member needs at least to read its backup.
+    /// The lowest version with which a member can read its backup.
     pub(crate) fn backup_minor(&self, source: &RestoreSource) -> u64 {
         self.backups.get(backup_of(source)).map_or(0, |backup| backup.minor)
     }
 
     pub(crate) fn take_backup(&mut self) -> usize {
         self.backups.push(Backup {
-            writes: self.ledger.acknowledged.clone(),
+            writes: self.truth.acknowledged.clone(),
             taken: self.now,
-            minor: self.ledger.floor,
-            cluster: self.ledger.founded.last().copied().map(ClusterId),
-            owner: self.ledger.owner,
+            minor: self.truth.floor,
+            cluster: self.truth.bootstrapped.last().copied().map(ClusterId),
+            owner: self.truth.owner,
         });
-        let (number, count) = (self.backups.len() - 1, self.ledger.acknowledged.len());
-        self.tell(|| format!("user: takes backup {number} with {count} writes"));
+        let (number, count) = (self.backups.len() - 1, self.truth.acknowledged.len());
+        self.log(|| format!("user: takes backup {number} with {count} writes"));
         number
     }
 
-    /// The user asks for a restore; now and then the backup is broken.
-    pub(crate) fn ask_for_restore(&mut self, backup: usize, good: bool) -> Id {
+    /// The user requests a restore; sometimes the backup is broken.
+    pub(crate) fn user_requests_restore(&mut self, backup: usize, good: bool) -> Id {
         let number = self.kube.new_id();
         self.make_restore(number, format!("demo-{number}"), backup, good, false);
         number
     }
 
     fn make_restore(&mut self, id: Id, name: String, backup: usize, good: bool, recovery: bool) {
-        self.tell(|| {
+        self.log(|| {
             format!(
                 "EtcdRestore {name} of backup {backup} is created{}",
                 if good { "" } else { "; it is broken" }
             )
         });
-        let proves_at = self.now + self.dice.between(0, 10_000);
+        let proves_at = self.now + self.rng.between(0, 10_000);
         self.kube.restores_mut().push(Rc::new(RestoreObject {
             id,
             name,
@@ -109,56 +109,57 @@ impl Sim<'_> {
         }));
     }
 
-    /// As the operator does for a recovery.
+    /// Creates an EtcdRestore, as the operator does for a recovery.
     pub(crate) fn request_restore(&mut self, name: &str) -> Result<(), String> {
         if self.kube.now.restores.iter().any(|restore| restore.name == name) {
             return Err("409: already exists".into());
         }
         let backup = self.backups.len().checked_sub(1).ok_or("no backup")?;
         let id = self.kube.new_id();
-        let good = self.calm || self.dice.per_mille(850);
+        let good = self.calm || self.rng.per_mille(850);
         self.make_restore(id, name.to_owned(), backup, good, true);
         Ok(())
     }
 
     pub(crate) fn delete_restore(&mut self, id: Id) {
-        self.tell(|| format!("user: deletes EtcdRestore {id}"));
+        self.log(|| format!("user: deletes EtcdRestore {id}"));
         self.kube.restores_mut().retain(|restore| restore.id != id);
     }
 
     /// What the user does about backups and restores.
     pub(crate) fn draw_restore(&mut self) {
         let open: Vec<Id> = self.kube.now.restores.iter().map(|restore| restore.id).collect();
-        match self.dice.between(0, 5) {
+        match self.rng.between(0, 5) {
             0 | 1 => drop(self.take_backup()),
             2 if !open.is_empty() => {
-                let id = self.dice.pick(&open).copied().unwrap_or_default();
+                let id = self.rng.pick(&open).copied().unwrap_or_default();
                 self.delete_restore(id);
             }
             _ => {
                 if self.backups.is_empty() {
                     self.take_backup();
                 }
-                let backup = self.dice.index(self.backups.len());
-                let good = self.dice.per_mille(850);
-                self.ask_for_restore(backup, good);
+                let backup = self.rng.index(self.backups.len());
+                let good = self.rng.per_mille(850);
+                self.user_requests_restore(backup, good);
             }
         }
     }
 
-    /// Some users apply an EtcdRestore together with their cluster; its backup is of an earlier one, without writes here.
-    pub(crate) fn draw_first_restore(&mut self, dice: &mut Dice) {
-        if self.profile.edits && dice.per_mille(60) {
+    /// Some users apply an EtcdRestore together with their cluster; its backup comes from an earlier cluster and has no
+    /// writes here.
+    pub(crate) fn draw_first_restore(&mut self, rng: &mut Rng) {
+        if self.profile.edits && rng.per_mille(60) {
             let backup = self.take_backup();
-            self.ask_for_restore(backup, true);
+            self.user_requests_restore(backup, true);
         }
     }
 
-    /// EtcdRestore control: proves backups while nothing is touched, and follows the cluster.
-    pub(crate) fn tend_restores(&mut self) {
+    /// EtcdRestore control: proves backups before anything changes, and follows the cluster.
+    pub(crate) fn reconcile_restores(&mut self) {
         let record = self.present().map(|(_, record)| record.clone()).unwrap_or_default();
         let busy = self.kube.now.restores.iter().any(|restore| !restore.complete);
-        if !busy || (!self.calm && self.dice.per_mille(300)) {
+        if !busy || (!self.calm && self.rng.per_mille(300)) {
             return;
         }
         let (now, calm) = (self.now, self.calm);
@@ -189,16 +190,16 @@ impl Sim<'_> {
             return;
         }
         for line in lines {
-            self.tell(|| line);
+            self.log(|| line);
         }
         self.proven.extend(proven);
         *self.kube.restores_mut() = restores;
     }
 
-    /// The user takes away what failed, so that nothing waits for it.
+    /// The user deletes failed EtcdRestores, so that nothing waits for them.
     pub(crate) fn clear_failed_restores(&mut self) {
-        let wished = self.present().map(|(intent, _)| intent.version.minor());
-        let too_new = |restore: &RestoreObject| wished.is_some_and(|minor| self.backups[restore.backup].minor > minor);
+        let desired = self.present().map(|(intent, _)| intent.version.minor());
+        let too_new = |restore: &RestoreObject| desired.is_some_and(|minor| self.backups[restore.backup].minor > minor);
         let failed = |restore: &&Rc<RestoreObject>| {
             matches!(restore.state, RequestState::Failed(_)) || !restore.good || too_new(restore)
         };
@@ -211,12 +212,12 @@ impl Sim<'_> {
             .map(|restore| restore.id)
             .collect();
         if !gone.is_empty() {
-            self.tell(|| "user: deletes the EtcdRestores that failed".into());
+            self.log(|| "user: deletes the EtcdRestores that failed".into());
             self.kube.restores_mut().retain(|restore| !gone.contains(&restore.id));
         }
     }
 
-    /// What an operator sees of them.
+    /// What an operator observes of them.
     pub(crate) fn show_restores(&self, intent: &Intent, restores: &[Rc<RestoreObject>], world: &mut World) {
         world.restores = restores
             .iter()
@@ -244,7 +245,7 @@ impl Sim<'_> {
         world.backups = self.backups.last().map(point).into_iter().collect();
     }
 
-    /// One that is still to be followed.
+    /// An EtcdRestore that still applies.
     pub(crate) fn restore_waits(&self) -> bool {
         let restores = self.kube.now.restores.iter();
         restores
@@ -252,14 +253,14 @@ impl Sim<'_> {
             .any(|restore| !restore.complete)
     }
 
-    /// The names of those that a cluster which has never been must not begin beside.
+    /// The names of the EtcdRestores for which a new cluster must wait before its bootstrap.
     pub(crate) fn waiting_restores(&self) -> Vec<String> {
         let restores = self.kube.now.restores.iter();
         let waiting = restores.filter(|restore| !restore.recovery && !restore.complete);
         waiting.map(|restore| restore.name.clone()).collect()
     }
 
-    /// One that may be taken up.
+    /// An EtcdRestore that may begin.
     pub(crate) fn restore_of_name(&self, name: &str) -> Option<Uid> {
         let mut restores = self.kube.now.restores.iter();
         restores
@@ -267,19 +268,23 @@ impl Sim<'_> {
             .map(|restore| uid(restore.id))
     }
 
-    /// A restore is taken up only while its EtcdRestore is there.
+    /// A restore begins only while its EtcdRestore exists.
     fn check_restore_is_asked_for(&mut self, begun: &Restoring) {
         let mut restores = self.kube.now.restores.iter();
         if !restores.any(|restore| uid(restore.id) == begun.uid) {
-            self.break_rule(name::RESTORE_ASKED, format!("{} is gone and is followed", begun.name));
+            self.break_rule(
+                name::RESTORE_ASKED,
+                format!("{} is deleted and is followed", begun.name),
+            );
         }
     }
 
-    /// A cluster is not begun empty while an EtcdRestore of it waits.
+    /// A cluster is not bootstrapped empty while one of its EtcdRestores waits.
     pub(crate) fn check_nothing_is_awaited(&mut self, owner: Id, launch: &Launch, member: &MemberName) {
         let first = matches!(launch, Launch::Seed { .. } | Launch::Static { .. });
-        let has_begun = self.kube.now.pods.values().any(|pod| pod.owner == owner) || !self.ledger.founded.is_empty();
-        if !first || has_begun || owner != self.ledger.owner {
+        let has_begun =
+            self.kube.now.pods.values().any(|pod| pod.owner == owner) || !self.truth.bootstrapped.is_empty();
+        if !first || has_begun || owner != self.truth.owner {
             return;
         }
         if let Some(waiting) = self.waiting_restores().first() {
@@ -290,7 +295,7 @@ impl Sim<'_> {
         }
     }
 
-    /// A record is about to be written: a restore begins only from a proven backup, and each only once.
+    /// Checked before a record is written: a restore begins only from a proven backup, and only once.
     pub(crate) fn check_restore_record(&mut self, intent: &Intent, before: &Record, after: &Record) {
         if let Some(begun) = after.begins_restore(before) {
             self.check_restore_is_asked_for(begun);
@@ -300,7 +305,7 @@ impl Sim<'_> {
         };
         let known = old.as_ref().is_some_and(|old| old.uid == new.uid);
         if new.step == RestoreStep::Done {
-            if !self.ledger.restored.insert(new.uid.clone()) && !known {
+            if !self.truth.restored.insert(new.uid.clone()) && !known {
                 self.break_rule(name::RESTORE_ONCE, format!("{} is done twice", new.name));
             }
             return;
@@ -311,7 +316,7 @@ impl Sim<'_> {
             }
             return;
         }
-        if self.ledger.restored.contains(&new.uid) {
+        if self.truth.restored.contains(&new.uid) {
             self.break_rule(name::RESTORE_ONCE, format!("{} begins again", new.name));
         }
         if !self.proven.iter().any(|id| uid(*id) == new.uid) {
@@ -333,18 +338,18 @@ impl Sim<'_> {
         }
     }
 
-    /// A backup of an earlier cluster of the name is used only where the user names it.
+    /// A backup of an earlier cluster of the same name is used only where the user names it.
     fn check_backup_is_ours(&mut self, intent: &Intent, restoring: &stateward_plan::etcd::Restoring) {
         let backup = self.backups.get(backup_of(&restoring.source));
-        if intent.recovery_backup.is_none() && backup.is_some_and(|backup| backup.owner != self.ledger.owner) {
+        if intent.recovery_backup.is_none() && backup.is_some_and(|backup| backup.owner != self.truth.owner) {
             self.break_rule(
                 name::OWN_BACKUP,
-                format!("{} puts back what another cluster had", restoring.name),
+                format!("{} restores the data of another cluster", restoring.name),
             );
         }
     }
 
-    /// The init container of a restored first member: makes the data, once; or fails and is tried again.
+    /// The init container of a restored first member: creates the data once, or fails and is tried again.
     pub(crate) fn make_data_from_backup(&mut self, pod: Id, place: Id) -> bool {
         let Some(pod) = self.known_pod(pod) else {
             return false;
@@ -353,11 +358,11 @@ impl Sim<'_> {
             return true;
         };
         let empty = self.volumes.get(&place).is_some_and(|volume| volume.data.is_none());
-        // After the first start it runs again only when the whole pod is set up anew.
-        if !empty || (pod.shown.ever_ran && self.dice.per_mille(700)) {
+        // After the first start it runs again only when the kubelet creates a new pod sandbox.
+        if !empty || (pod.shown.ever_ran && self.rng.per_mille(700)) {
             return true;
         }
-        if !self.calm && self.dice.per_mille(200) {
+        if !self.calm && self.rng.per_mille(200) {
             return false;
         }
         let own = MemberId(hash(&[&peer_url(&pod.name), token]) >> 16);
@@ -387,9 +392,9 @@ impl Sim<'_> {
         log.push(change);
         let conf: Conf = vec![listed];
         let member = pod.name.clone();
-        self.tell(|| {
+        self.log(|| {
             format!(
-                "{member}: data is made from {} for cluster {}",
+                "{member}: data is restored from {} for cluster {}",
                 source.location,
                 ClusterId(cluster)
             )
@@ -406,11 +411,11 @@ impl Sim<'_> {
                 content: 0,
             });
         }
-        self.ledger.made.insert(cluster);
+        self.truth.made.insert(cluster);
         true
     }
 
-    /// A member starts with data that was just made from a backup: from here on this is the user's cluster.
+    /// A member starts with data that was just restored from a backup: from here on this is the user's cluster.
     pub(crate) fn restored_member_starts(&mut self, process: Id, source: &RestoreSource, token: &str) {
         let Some((state, data)) = self.processes.get(&process).zip(self.data_of(process)) else {
             return;
@@ -418,7 +423,7 @@ impl Sim<'_> {
         let (owner, member, cluster, id) = (state.owner, state.name.clone(), data.cluster, data.id);
         let conf = data.conf.clone();
         let has: BTreeSet<u32> = data.log.iter().map(|entry| entry.serial).collect();
-        if owner != self.ledger.owner || !self.ledger.made.remove(&cluster) {
+        if owner != self.truth.owner || !self.truth.made.remove(&cluster) {
             return;
         }
         let recorded = self.present().is_some_and(|(_, record)| {
@@ -426,7 +431,7 @@ impl Sim<'_> {
             restore.is_some_and(|restore| restore.seed == member && restore.token == token)
         });
         if !recorded {
-            // A pod of a restore that another one took the place of: it is on its way out.
+            // A pod of a restore that another restore superseded: it is being removed.
             let leaves = self.kube.now.pods.get(&member).is_none_or(|pod| pod.shown.terminating);
             if !leaves && self.calm {
                 self.break_rule(
@@ -446,7 +451,7 @@ impl Sim<'_> {
             restore.is_some_and(|restore| restore.recovery)
         });
         if recovers {
-            self.check_nobody_else_runs(process);
+            self.check_no_other_member_runs(process);
         }
         let old_one_runs = self.processes.iter().any(|(id, other)| {
             other.owner == owner
@@ -458,42 +463,42 @@ impl Sim<'_> {
         if old_one_runs {
             self.break_rule(name::RESTORE_FENCED, "old members run while the new cluster starts");
         }
-        let replaced: Vec<MemberName> = self.ledger.conf.iter().filter_map(|line| line.name.clone()).collect();
-        self.tell(|| {
+        let replaced: Vec<MemberName> = self.truth.conf.iter().filter_map(|line| line.name.clone()).collect();
+        self.log(|| {
             format!(
                 "etcd: {member} is the cluster {} from {}",
                 ClusterId(cluster),
                 source.location
             )
         });
-        self.ledger
+        self.truth
             .replaced
             .extend(replaced.into_iter().filter(|name| *name != member));
         let line = self.data_of(process).map(Data::line);
         if !recovers {
-            // The user's own word ends what may be left of the old one somewhere.
+            // The user's explicit request ends the old history, wherever parts of it remain.
             let old = self.lines().into_iter().filter(|old| Some(*old) != line);
-            self.ledger.dismissed.extend(old);
+            self.truth.dismissed.extend(old);
         }
-        self.ledger.line = line;
-        self.ledger.conf = conf;
-        self.ledger.acknowledged = writes;
-        self.ledger.majority_lost = false;
-        self.ledger.consented = false;
-        self.ledger.founded.insert(cluster);
-        self.ledger.founders.insert(id);
+        self.truth.line = line;
+        self.truth.conf = conf;
+        self.truth.acknowledged = writes;
+        self.truth.majority_lost = false;
+        self.truth.consented = false;
+        self.truth.bootstrapped.insert(cluster);
+        self.truth.bootstrap_members.insert(id);
     }
 
-    /// The backup that the EtcdRestore which is followed names, while that one is there.
+    /// The backup of the EtcdRestore that the record follows, while that object exists.
     fn backup_asked_for(&self) -> Option<usize> {
         let followed = self.present()?.1.restore.as_ref()?.uid.clone();
         let mut restores = self.kube.now.restores.iter();
         Some(restores.find(|restore| uid(restore.id) == followed)?.backup)
     }
 
-    /// No member of the old cluster comes back after the new one has begun.
+    /// No member of the old cluster starts again after the new one has begun.
     pub(crate) fn check_not_replaced(&mut self, owner: Id, member: &MemberName) {
-        if owner == self.ledger.owner && self.ledger.replaced.contains(member) {
+        if owner == self.truth.owner && self.truth.replaced.contains(member) {
             self.break_rule(
                 name::RESTORE_FENCED,
                 format!("{member} of the old cluster is started again"),
@@ -502,7 +507,7 @@ impl Sim<'_> {
     }
 
     pub(crate) fn retry_start(&mut self, pod: Id) {
-        let pause = self.dice.between(500, 5000);
+        let pause = self.rng.between(500, 5000);
         self.queue.at(self.now + pause, Event::Start(pod));
     }
 }

@@ -1,4 +1,4 @@
-//! What is being proven: a planner, and which guard its driver does not keep.
+//! What is tested: a planner, and the guard that its driver does not check.
 
 use jiff::Timestamp;
 use stateward_plan::etcd::guard::Kind;
@@ -9,15 +9,15 @@ use stateward_plan::etcd::{Intent, Plan, Record, World};
 pub struct Subject {
     /// Its name in summaries.
     pub name: &'static str,
-    /// The decision.
+    /// The planner.
     pub plan: fn(&Intent, &Record, &World, Timestamp) -> Plan,
-    /// The guard that the driver does not keep.
+    /// The guard that the driver does not check.
     pub without: Option<Kind>,
-    /// A rule that does not count: what else would catch this one?
+    /// A rule that is not checked, to see which other rule catches this subject.
     pub ignores: Option<&'static str>,
 }
 
-/// The real one.
+/// The real planner.
 pub const REAL: Subject = Subject {
     name: "the planner",
     plan: stateward_plan::etcd::plan,

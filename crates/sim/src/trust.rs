@@ -1,5 +1,5 @@
-//! Certificates and whom members trust: Secrets that say it, kubelets that bring new certificates late, and etcd, which
-//! reads certificates anew at every handshake and the trusted authorities only when it starts.
+//! Certificates and CA bundles: the Secrets, kubelets that update mounted certificates late, and etcd, which reads
+//! certificates at every handshake and the CA bundle only when it starts.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -13,15 +13,15 @@ use crate::queue::{Event, Id, Ms};
 use crate::rules::name;
 use crate::sim::Sim;
 
-/// For how long clients are left to read what is new.
+/// How long clients have to read a new bundle.
 const OVERLAP: Ms = 5000;
-/// A kubelet that is asked for a new pod may have what the Secret said so long ago.
+/// How stale a Secret may be that a kubelet mounts into a new pod.
 const KUBELET_LAG: Ms = 3000;
 
-/// How authorities are named, by whose traffic they vouch for.
+/// The names of the CAs, by the traffic that they secure.
 const SIDES: [&str; 2] = ["peer/", "client/"];
 
-/// What the Secrets of a cluster say.
+/// The content of a cluster's Secrets.
 #[derive(Clone, Default)]
 pub(crate) struct Secrets {
     /// The cluster object that they belong to.
@@ -29,12 +29,12 @@ pub(crate) struct Secrets {
     pub(crate) bundle: BTreeSet<Authority>,
     pub(crate) issued: BTreeSet<Authority>,
     pub(crate) wanted: BTreeSet<Authority>,
-    /// The traffic whose authority is to be replaced.
+    /// The traffic whose CA is to be rotated.
     renew: BTreeSet<&'static str>,
-    /// The certificates come from elsewhere by the spec, and the Secrets for that are not there yet.
+    /// By the spec the certificates come from another source, and the Secrets for that do not exist yet.
     absent: bool,
     changed: Ms,
-    /// The certificates before, and until when a kubelet may still have them.
+    /// The previous certificates, and until when a kubelet may still mount them.
     before: (BTreeSet<Authority>, Ms),
     made: u32,
 }
@@ -45,14 +45,14 @@ impl Secrets {
             owner,
             ..Self::default()
         };
-        secrets.make_authorities(&SIDES.into());
+        secrets.create_cas(&SIDES.into());
         secrets.bundle.clone_from(&secrets.wanted);
         secrets.issued.clone_from(&secrets.wanted);
         secrets
     }
 
-    /// Members and clients have authorities of their own; either may come alone.
-    fn make_authorities(&mut self, sides: &BTreeSet<&'static str>) {
+    /// Members and clients have separate CAs; either may be rotated alone.
+    fn create_cas(&mut self, sides: &BTreeSet<&'static str>) {
         self.made += 1;
         self.wanted
             .retain(|name| !sides.iter().any(|side| name.starts_with(side)));
@@ -64,41 +64,41 @@ impl Secrets {
 }
 
 impl Sim<'_> {
-    /// Some clusters have TLS, and some of their users ask for another authority once or twice.
+    /// Some clusters have TLS, and some of their users request one or two CA rotations.
     pub(crate) fn begin_trust(&mut self) {
         self.kube.now.secrets = None;
-        if !self.trust_dice.per_mille(600) {
+        if !self.trust_rng.per_mille(600) {
             return;
         }
-        self.kube.now.secrets = Some(Rc::new(Secrets::new(self.ledger.owner)));
+        self.kube.now.secrets = Some(Rc::new(Secrets::new(self.truth.owner)));
         if self.profile.edits {
-            for _ in 0..self.trust_dice.between(0, 2) {
-                let at = self.now + self.trust_dice.between(1, 120_000);
+            for _ in 0..self.trust_rng.between(0, 2) {
+                let at = self.now + self.trust_rng.between(1, 120_000);
                 self.queue.at(at, Event::Rotate);
             }
         }
     }
 
-    /// Members are to have another authority.
-    pub(crate) fn ask_for_another_authority_of_members(&mut self) {
+    /// Requests a rotation of the members' CA.
+    pub(crate) fn request_member_ca_rotation(&mut self) {
         if let Some(secrets) = self.kube.secrets_mut() {
             secrets.renew.insert(SIDES[0]);
         }
     }
 
-    /// The user asks for another authority.
-    pub(crate) fn ask_for_another_authority(&mut self) {
+    /// The user requests a rotation of a CA.
+    pub(crate) fn request_ca_rotation(&mut self) {
         if self.calm {
             return;
         }
-        let sides = match self.trust_dice.between(0, 2) {
+        let sides = match self.trust_rng.between(0, 2) {
             0 => &SIDES[..],
             1 => &SIDES[..1],
             _ => &SIDES[1..],
         };
         if let Some(secrets) = self.kube.secrets_mut() {
             secrets.renew.extend(sides);
-            self.tell(|| "user: asks for another certificate authority".into());
+            self.log(|| "user: requests a CA rotation".into());
         }
     }
 
@@ -111,10 +111,10 @@ impl Sim<'_> {
         }
     }
 
-    /// Somebody else has brought a rotation to its end: everybody trusts and shows the new authority alone.
+    /// Another operator has completed a rotation: all trust and present only the new CA.
     pub(crate) fn rotate_elsewhere(&mut self) {
         let Some(secrets) = self.kube.secrets_mut() else { return };
-        secrets.make_authorities(&SIDES.into());
+        secrets.create_cas(&SIDES.into());
         secrets.bundle.clone_from(&secrets.wanted);
         secrets.issued.clone_from(&secrets.wanted);
         let new = secrets.wanted.clone();
@@ -124,8 +124,8 @@ impl Sim<'_> {
         }
     }
 
-    /// Somebody put the certificates of the authority before back into the Secrets.
-    pub(crate) fn hand_out_the_old_ones(&mut self) {
+    /// Another client put the certificates of the previous CA back into the Secrets.
+    pub(crate) fn issue_the_old_ones(&mut self) {
         let Some(secrets) = self.kube.secrets_mut() else { return };
         secrets.issued = secrets.bundle.difference(&secrets.wanted).cloned().collect();
         let old = secrets.issued.clone();
@@ -135,13 +135,14 @@ impl Sim<'_> {
     }
 
     #[cfg(test)]
-    pub(crate) fn authorities_are_one(&self) -> Option<BTreeSet<Authority>> {
+    pub(crate) fn only_ca(&self) -> Option<BTreeSet<Authority>> {
         let secrets = self.kube.now.secrets.as_ref()?;
         let one = secrets.bundle == secrets.wanted && secrets.issued == secrets.wanted;
         one.then(|| secrets.wanted.clone())
     }
 
-    /// The Secrets that the spec asks for are not there yet, or not seen: they are to be made before anything else is done.
+    /// The Secrets that the spec asks for do not exist yet or are not observed: they must be created before anything
+    /// else happens.
     pub(crate) fn certificates_due(&self, owner: Id, shown: &Option<Rc<Secrets>>) -> stateward_plan::etcd::Secrets {
         let own = |secrets: &&Rc<Secrets>| secrets.owner == owner;
         let asked_for = self.kube.now.secrets.as_ref().is_some_and(|secrets| own(&secrets));
@@ -153,7 +154,7 @@ impl Sim<'_> {
         }
     }
 
-    /// What guards see of it: the Secret of members among each other, and that of members as servers.
+    /// The fresh facts for guards: the Secret for traffic between members, and the one for members as servers.
     pub(crate) fn secrets_now(&self, owner: Id) -> Vec<SecretNow> {
         let Some(secrets) = self.kube.now.secrets.as_ref().filter(|secrets| secrets.owner == owner) else {
             return Vec::new();
@@ -170,7 +171,7 @@ impl Sim<'_> {
         vec![secret(SecretRole::Peer, SIDES[0]), secret(SecretRole::Server, SIDES[1])]
     }
 
-    /// What an operator sees of it: the Secrets through its cache, the members' certificates by asking them.
+    /// What an operator observes: the Secrets through its cache, the members' certificates by probing them.
     pub(crate) fn observe_trust(
         &self,
         owner: Id,
@@ -201,17 +202,17 @@ impl Sim<'_> {
         })
     }
 
-    /// The Secrets of this cluster, past all caches: those of another one of that name are not its own.
+    /// The Secrets of this cluster, read past all caches: those of another cluster of that name are not its own.
     fn own_secrets(&mut self, cluster: &Cluster) -> Result<&mut Secrets, String> {
         let own = self.kube.secrets_mut().filter(|secrets| secrets.owner == cluster.id);
-        own.ok_or_else(|| "refused: it has no Secrets".into())
+        own.ok_or_else(|| "denied by a guard: it has no Secrets".into())
     }
 
     pub(crate) fn renew_authority(&mut self, cluster: &Cluster) -> Result<(), String> {
         let secrets = self.own_secrets(cluster)?;
         if !secrets.renew.is_empty() {
             let sides = secrets.renew.clone();
-            secrets.make_authorities(&sides);
+            secrets.create_cas(&sides);
         }
         Ok(())
     }
@@ -228,14 +229,14 @@ impl Sim<'_> {
         Ok(())
     }
 
-    /// Makes what is missing; with `next`, hands out certificates of another authority.
+    /// Creates what is missing; with `next`, issues certificates of another CA.
     pub(crate) fn issue_certificates(&mut self, cluster: &Cluster, next: bool) -> Result<(), String> {
         let now = self.now;
         let secrets = self.own_secrets(cluster)?;
         if secrets.absent {
-            // What members show is handed out on; the new authority comes by steps.
+            // The certificates that members present stay; the new CA comes in steps.
             secrets.absent = false;
-            secrets.make_authorities(&SIDES.into());
+            secrets.create_cas(&SIDES.into());
             return Ok(());
         }
         if !next {
@@ -247,25 +248,25 @@ impl Sim<'_> {
         Ok(())
     }
 
-    /// The certificates that a process finds when it starts.
+    /// The certificates that a process reads when it starts.
     pub(crate) fn certificates_at_start(&mut self) -> BTreeSet<Authority> {
         let Some(secrets) = self.kube.now.secrets.clone() else {
             return BTreeSet::new();
         };
         let (before, until) = &secrets.before;
-        if *until > self.now && self.trust_dice.per_mille(300) {
+        if *until > self.now && self.trust_rng.per_mille(300) {
             before.clone()
         } else {
             secrets.issued.clone()
         }
     }
 
-    /// Kubelets bring new certificates by and by; and no member may meet a peer that it cannot verify.
+    /// Kubelets update certificates with a delay, and no member may meet a peer that it cannot verify.
     pub(crate) fn bring_certificates(&mut self) {
         let Some(secrets) = self.kube.now.secrets.clone() else {
             return;
         };
-        let owner = self.ledger.owner;
+        let owner = self.truth.owner;
         let late: Vec<Id> = self
             .processes
             .iter()
@@ -274,7 +275,7 @@ impl Sim<'_> {
             .map(|(id, _)| *id)
             .collect();
         for id in late {
-            if (self.calm || self.trust_dice.per_mille(150))
+            if (self.calm || self.trust_rng.per_mille(150))
                 && let Some(process) = self.processes.get_mut(&id)
             {
                 process.shows.clone_from(&secrets.issued);
@@ -283,16 +284,16 @@ impl Sim<'_> {
         let is_ours =
             |process: &&crate::sim::Process| process.owner == owner && !process.orphan && !process.trusts.is_empty();
         let ours = || self.processes.values().filter(is_ours);
-        let strangers = ours().flat_map(|one| ours().map(move |other| (one, other)));
-        let stranger = strangers
+        let pairs = ours().flat_map(|one| ours().map(move |other| (one, other)));
+        let unverified = pairs
             .filter(|(one, other)| one.name != other.name)
             .find(|(one, other)| {
                 let mut known = other.shows.intersection(&one.trusts);
                 !known.any(|name| name.starts_with(SIDES[0]))
             });
-        if let Some((one, other)) = stranger {
+        if let Some((one, other)) = unverified {
             let what = format!(
-                "{} trusts {:?} and {} shows a certificate of {:?}",
+                "{} trusts {:?} and {} presents a certificate of {:?}",
                 one.name, one.trusts, other.name, other.shows
             );
             self.break_rule(name::TRUST, what);

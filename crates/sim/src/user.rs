@@ -1,4 +1,4 @@
-//! The user: creates, edits, deletes and recreates the cluster, with bad values too, and changes their mind.
+//! The user: creates, edits, deletes and recreates the cluster, also with bad values, and reverts edits.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -8,18 +8,18 @@ use stateward_api::EtcdVersion;
 use stateward_plan::etcd::guard::FRESH_FOR;
 use stateward_plan::etcd::{Bootstrap, Intent, Record, Recovery, ServiceHashes, Storage, check_path};
 
-use crate::dice::Dice;
 use crate::kube::{Cluster, uid};
 use crate::queue::{Event, Ms};
-use crate::sim::{Ledger, Sim};
+use crate::rng::Rng;
+use crate::sim::{Sim, Truth};
 
 #[derive(Default)]
 pub(crate) struct User {
-    /// Counts edits, so that each is another value.
+    /// Counts edits, so that each one gives another value.
     edits: u32,
     /// The last template that works.
     good: String,
-    /// What a cluster is created from again.
+    /// The intent from which a deleted cluster is created again.
     last: Option<Intent>,
     /// The size before the last edit, and when that was.
     size_before: Option<(Ms, usize)>,
@@ -38,17 +38,17 @@ const VERSIONS: &[(u64, u64)] = &[
     (7, 3),
 ];
 
-fn version(dice: &mut Dice) -> EtcdVersion {
-    let (minor, patch) = VERSIONS[dice.index(VERSIONS.len())];
+fn version(rng: &mut Rng) -> EtcdVersion {
+    let (minor, patch) = VERSIONS[rng.index(VERSIONS.len())];
     EtcdVersion::new(3, minor, patch)
 }
 
-pub(crate) fn size(dice: &mut Dice) -> usize {
-    *dice.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 7]).unwrap_or(&3)
+pub(crate) fn size(rng: &mut Rng) -> usize {
+    *rng.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 7]).unwrap_or(&3)
 }
 
-/// What the user wants at first.
-pub(crate) fn wish(dice: &mut Dice) -> Intent {
+/// The intent of the first spec.
+pub(crate) fn first_intent(rng: &mut Rng) -> Intent {
     let long = Duration::from_secs(1200);
     Intent {
         namespace: "default".into(),
@@ -56,20 +56,20 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
         domain: String::new(),
         uid: uid(0),
         generation: 1,
-        size: size(dice),
-        version: if dice.per_mille(500) {
+        size: size(rng),
+        version: if rng.per_mille(500) {
             EtcdVersion::new(3, 6, 16)
         } else {
-            version(dice)
+            version(rng)
         },
         paused: false,
         hibernate: false,
-        bootstrap: if dice.per_mille(700) {
+        bootstrap: if rng.per_mille(700) {
             Bootstrap::SeedThenJoin
         } else {
             Bootstrap::Parallel
         },
-        storage: if dice.per_mille(800) {
+        storage: if rng.per_mille(800) {
             Storage::Durable { bytes: 1 << 30 }
         } else {
             Storage::Ephemeral
@@ -87,16 +87,16 @@ pub(crate) fn wish(dice: &mut Dice) -> Intent {
             client: "c".into(),
             budget: "b".into(),
         },
-        recovery: match dice.between(0, 3) {
+        recovery: match rng.between(0, 3) {
             0 | 1 => Recovery::Report,
             2 => Recovery::FromSurvivor(Duration::from_secs(30)),
             _ => Recovery::FromBackup(Duration::from_secs(30)),
         },
-        replace_after: *dice
+        replace_after: *rng
             .pick(&[Duration::from_secs(60), Duration::from_secs(300), long])
             .unwrap_or(&long),
         confirmed_lost: BTreeSet::new(),
-        keep_old_claims: *dice
+        keep_old_claims: *rng
             .pick(&[Duration::ZERO, Duration::from_secs(60), Duration::from_secs(300)])
             .unwrap_or(&long),
         recovery_backup: None,
@@ -118,15 +118,15 @@ impl Sim<'_> {
         intent.retain_claims = self.profile.retain_claims;
         self.user.good = intent.template.clone();
         self.user.last = Some(intent.clone());
-        self.tell(|| {
+        self.log(|| {
             format!(
                 "user: creates the cluster: {} members of etcd {}, {:?}, {:?}, {:?}",
                 intent.size, intent.version, intent.bootstrap, intent.storage, intent.recovery
             )
         });
-        self.ledger = Ledger {
+        self.truth = Truth {
             owner: id,
-            ..Ledger::default()
+            ..Truth::default()
         };
         self.begin_trust();
         let version = self.kube.new_version();
@@ -149,10 +149,10 @@ impl Sim<'_> {
         let after = cluster.intent.clone();
         self.user.last = Some(after.clone());
         self.user.size_before = Some((self.now, before.size));
-        self.tell(|| format!("user: edits the spec:{}", difference(&before, &after)));
+        self.log(|| format!("user: edits the spec:{}", difference(&before, &after)));
     }
 
-    /// The smallest size that an operator may act upon: an edit may come between its last look and the step.
+    /// The smallest size that an operator may act on: the size may be edited after the operator last read it.
     pub(crate) fn smallest_size(&self, now: usize) -> usize {
         let window = FRESH_FOR.as_millis() as Ms;
         let lately = self.user.size_before.filter(|(at, _)| at + window > self.now);
@@ -160,11 +160,11 @@ impl Sim<'_> {
     }
 
     pub(crate) fn delete_cluster(&mut self) {
-        self.tell(|| "user: deletes the cluster".into());
+        self.log(|| "user: deletes the cluster".into());
         self.kube.now.cluster = None;
         self.kube.changed = true;
-        self.ledger = Ledger::default();
-        let soon = self.now + self.dice.between(100, 5000);
+        self.truth = Truth::default();
+        let soon = self.now + self.rng.between(100, 5000);
         self.queue.at(soon, Event::Collect);
     }
 
@@ -172,13 +172,13 @@ impl Sim<'_> {
     pub(crate) fn draw_edit(&mut self) {
         self.user.edits += 1;
         let number = self.user.edits;
-        let back = self.now + self.dice.between(500, 90_000);
-        match self.dice.between(0, 15) {
+        let back = self.now + self.rng.between(500, 90_000);
+        match self.rng.between(0, 15) {
             13..=15 => self.draw_restore(),
             0..=3 => {
-                let (first, second) = (size(&mut self.dice), size(&mut self.dice));
+                let (first, second) = (size(&mut self.rng), size(&mut self.rng));
                 self.edit(|intent| intent.size = first);
-                if self.dice.per_mille(250) {
+                if self.rng.per_mille(250) {
                     self.edit(|intent| intent.size = second);
                 }
             }
@@ -189,22 +189,22 @@ impl Sim<'_> {
             }
             5 => {
                 let kind = self
-                    .dice
+                    .rng
                     .pick(&["bad-image", "bad-selector", "bad-flag", "bad-label"])
                     .copied()
                     .unwrap_or("bad-image");
                 self.edit(|intent| intent.template = format!("t{number}-{kind}"));
-                self.queue.at(back, Event::TakeBack);
+                self.queue.at(back, Event::Revert);
             }
             6 => self.edit(|intent| intent.metadata = format!("m{number}")),
             7 | 8 => self.edit_version(),
             9 => {
                 self.edit(|intent| intent.paused = true);
-                self.queue.at(back, Event::TakeBack);
+                self.queue.at(back, Event::Revert);
             }
             10 => {
                 self.edit(|intent| intent.hibernate = true);
-                self.queue.at(back, Event::TakeBack);
+                self.queue.at(back, Event::Revert);
             }
             11 => self.edit(|intent| {
                 if let Storage::Durable { bytes } = &mut intent.storage {
@@ -212,18 +212,18 @@ impl Sim<'_> {
                 }
             }),
             _ => {
-                if self.dice.per_mille(300) {
+                if self.rng.per_mille(300) {
                     self.delete_cluster();
-                    let soon = self.now + self.dice.between(1, 8000);
-                    self.queue.at(soon, Event::TakeBack);
+                    let soon = self.now + self.rng.between(1, 8000);
+                    self.queue.at(soon, Event::Revert);
                 }
             }
         }
     }
 
-    /// Any version: the planner refuses the paths that etcd does not have.
+    /// Any version: the planner rejects the paths that etcd does not support.
     fn edit_version(&mut self) {
-        let mut wanted = version(&mut self.dice);
+        let mut wanted = version(&mut self.rng);
         let Some((intent, record)) = self.present() else { return };
         let (from, known) = (intent.version.clone(), record.current.is_some());
         // Most users read the release notes.
@@ -231,17 +231,17 @@ impl Sim<'_> {
             if check_path(&from, &wanted).is_ok() && wanted.minor() >= from.minor() {
                 break;
             }
-            wanted = version(&mut self.dice);
+            wanted = version(&mut self.rng);
         }
-        // Before a cluster has said what it runs, nobody can refuse another minor version, and only the user can take it
-        // back.
+        // Before a cluster has reported its version, another minor version cannot be rejected, and only the user can
+        // revert it.
         if known || wanted.same_minor(&from) {
             self.edit(|intent| intent.version = wanted);
         }
     }
 
-    /// The user takes bad or temporary values back, or creates what was deleted.
-    pub(crate) fn take_back(&mut self) {
+    /// The user reverts bad or temporary values, or creates what was deleted.
+    pub(crate) fn revert(&mut self) {
         let Some(cluster) = &self.kube.now.cluster else {
             if let Some(mut intent) = self.user.last.clone() {
                 intent.template.clone_from(&self.user.good);
@@ -264,10 +264,10 @@ impl Sim<'_> {
 }
 
 fn difference(before: &Intent, after: &Intent) -> String {
-    let mut words = String::new();
+    let mut message = String::new();
     let mut say = |what: &str, old: String, new: String| {
         if old != new {
-            words.push_str(&format!(" {what} {old} -> {new}"));
+            message.push_str(&format!(" {what} {old} -> {new}"));
         }
     };
     say("size", before.size.to_string(), after.size.to_string());
@@ -286,5 +286,5 @@ fn difference(before: &Intent, after: &Intent) -> String {
         format!("{:?}", before.recovery),
         format!("{:?}", after.recovery),
     );
-    words
+    message
 }

@@ -1,4 +1,4 @@
-//! `stateward agent`: what Stateward's own pods run. Told by their environment, heard by their last words.
+//! `stateward agent`: the program of Stateward's own pods. Its input is the environment, its result the termination message.
 
 use std::path::PathBuf;
 
@@ -12,15 +12,15 @@ use crate::logging;
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
-    /// Do the task in the environment variable STATEWARD_TASK
+    /// Execute the task in the environment variable STATEWARD_TASK
     Run,
     /// Unpack a compressed or encrypted backup from standard input to standard output
     Unpack {
-        /// The file with the key that it was encrypted with
+        /// The file with the encryption key
         #[arg(long)]
         key: Option<PathBuf>,
     },
-    /// Copy this program to where a container of another image finds it
+    /// Copy this program into a folder for a container of another image
     Install {
         /// The folder
         #[arg(default_value = Mounts::TOOLS)]
@@ -40,32 +40,33 @@ pub(crate) async fn run(verb: Verb) -> Result<()> {
                 .await
                 .map_err(anyhow::Error::msg)
         }
-        Verb::Run => work().await,
+        Verb::Run => execute().await,
     }
 }
 
-async fn work() -> Result<()> {
-    let text = std::env::var(TASK).with_context(|| format!("{TASK} is not set: pods of Stateward run this"))?;
+async fn execute() -> Result<()> {
+    let text =
+        std::env::var(TASK).with_context(|| format!("{TASK} is not set: this command is for Stateward's own pods"))?;
     if text.is_empty() {
-        return Ok(()); // the member was sealed: its data is made only once
+        return Ok(()); // the member is sealed: its data is restored only once
     }
-    let task: Task = serde_json::from_str(&text).with_context(|| format!("{TASK} holds no task"))?;
+    let task: Task = serde_json::from_str(&text).with_context(|| format!("{TASK} is not a task"))?;
     let stop = Stop::default();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let told = stop.clone();
+    let stopped = stop.clone();
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        told.interrupt();
+        stopped.interrupt();
     });
     let mut folders = Folders::default();
     if let Ok(listen) = std::env::var(LISTEN) {
         folders.listen = listen
             .parse()
-            .with_context(|| format!("{LISTEN} is no address with a port"))?;
+            .with_context(|| format!("{LISTEN} is not an address with a port"))?;
     }
     let outcome = stateward_agent::run(task, &folders, &stop).await;
     let file = std::env::var_os(OUTCOME).map_or_else(|| TERMINATION_LOG.into(), PathBuf::from);

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 /// Options of `stateward crds`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Write one file a kind into this folder instead of printing
+    /// Write one file per kind into this folder instead of printing
     #[arg(long)]
     folder: Option<std::path::PathBuf>,
 }

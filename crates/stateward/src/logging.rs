@@ -1,4 +1,4 @@
-//! Logs: to the error stream, or into a file where the terminal shows something better.
+//! Logs: to standard error, or into a file while the terminal has a live view.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -10,7 +10,7 @@ fn filter(default: &str) -> EnvFilter {
     EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default))
 }
 
-/// For programs without a live view. `RUST_LOG` chooses what is said.
+/// For programs without a live view. `RUST_LOG` sets the filter.
 pub(crate) fn to_stderr(default: &str) {
     let _already = tracing_subscriber::fmt()
         .with_env_filter(filter(default))
@@ -20,7 +20,7 @@ pub(crate) fn to_stderr(default: &str) {
         .try_init();
 }
 
-/// For programs with one.
+/// For programs with a live view.
 pub(crate) fn to_file(path: &Path) -> Result<()> {
     let file = std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     let _already = tracing_subscriber::fmt()

@@ -1,4 +1,4 @@
-//! The stateward program. Only wiring: each verb is a file, what it does is in the crates.
+//! The `stateward` program. It only connects the crates: each subcommand is a file.
 
 mod agent;
 mod crds;
@@ -29,11 +29,11 @@ enum Verb {
     /// A Kubernetes on this machine, in one process, with pods as ordinary processes
     #[command(subcommand)]
     Local(local::Verb),
-    /// Bring up the example on an embedded Kubernetes and watch it live
+    /// Create the example on an embedded Kubernetes and watch it live
     Demo(demo::Options),
-    /// Show a cluster in words, or a line for each cluster, backup and restore
+    /// Describe a cluster, or list all clusters, backups and restores
     Status(status::Options),
-    /// What Stateward's own pods run
+    /// The program of Stateward's own pods
     #[command(subcommand, hide = true)]
     Agent(agent::Verb),
     /// Print the CustomResourceDefinitions

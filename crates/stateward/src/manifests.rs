@@ -3,16 +3,16 @@
 
 mod chart;
 mod olm;
-mod rights;
+mod rbac;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// Where the operator lives unless told otherwise.
+/// The default namespace of the operator.
 pub(crate) const NAMESPACE: &str = "stateward-system";
-/// The name of its Deployment, ServiceAccount and rights.
+/// The name of its Deployment, ServiceAccount and roles.
 pub(crate) const NAME: &str = "stateward";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const IMAGE: &str = stateward_operator::AGENT_IMAGE;
@@ -24,10 +24,10 @@ pub(crate) struct Options {
     /// The operator's image
     #[arg(long, default_value = IMAGE)]
     image: String,
-    /// The namespace the operator lives in
+    /// The namespace of the operator
     #[arg(long, default_value = NAMESPACE)]
     namespace: String,
-    /// Look after this namespace only, with a Role there and no ClusterRole
+    /// Manage clusters in this namespace only, with a Role there and no ClusterRole
     #[arg(long, value_name = "NAMESPACE")]
     watch: Option<String>,
     /// Leave the CustomResourceDefinitions out
@@ -88,7 +88,7 @@ fn files() -> Result<Vec<(String, String)>> {
     Ok(files)
 }
 
-/// Where the operator lives and which namespace it looks after: all of them when none is named.
+/// The operator's namespace, and the namespace that it watches: all if there is none.
 struct Place<'a> {
     namespace: &'a str,
     watch: Option<&'a str>,
@@ -148,9 +148,9 @@ fn roles(place: &Place<'_>) -> Vec<Value> {
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME, "namespace": place.namespace, "labels": labels()}}),
     ];
     objects.extend(match place.watch {
-        Some(watch) => role("Role", NAME, Some(watch), rights::in_namespaces()),
+        Some(watch) => role("Role", NAME, Some(watch), rbac::in_namespaces()),
         None => {
-            let all = [rights::in_namespaces(), rights::in_the_cluster()].concat();
+            let all = [rbac::in_namespaces(), rbac::in_the_cluster()].concat();
             role("ClusterRole", NAME, None, all)
         }
     });
@@ -158,12 +158,12 @@ fn roles(place: &Place<'_>) -> Vec<Value> {
         "Role",
         &format!("{NAME}-lease"),
         Some(place.namespace),
-        rights::at_home(),
+        rbac::in_own_namespace(),
     ));
     objects
 }
 
-/// The definitions come with the manifests: the operator needs no right to change them.
+/// The CRDs come with the manifests: the operator needs no permission to change them.
 fn deployment(place: &Place<'_>, image: &str) -> Value {
     let mut arguments = vec!["operator".to_owned(), "--no-crds".to_owned()];
     arguments.extend(place.watch.map(|watch| format!("--namespace={watch}")));
@@ -174,8 +174,8 @@ fn deployment(place: &Place<'_>, image: &str) -> Value {
     })
 }
 
-/// The operator leaves a node that is lost after 30 s instead of the usual 300: its lease keeps two from acting, and what it looks
-/// after may have lost a member with the same node.
+/// The operator leaves a lost node after 30 s instead of the usual 300: the lease prevents two leaders, and one of its clusters
+/// may have lost a member with the same node.
 fn tolerations() -> Value {
     let toleration = |key: &str| json!({"key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30});
     json!([toleration("unreachable"), toleration("not-ready")])
@@ -190,7 +190,7 @@ fn deployment_spec(image: &str, arguments: &[String]) -> Value {
             "metadata": {"labels": labels()},
             "spec": {
                 "serviceAccountName": NAME,
-                "terminationGracePeriodSeconds": 30, // a round takes at most 20 s, giving the lease back 5
+                "terminationGracePeriodSeconds": 30, // a reconcile takes at most 20 s, releasing the lease 5 s
                 "tolerations": tolerations(),
                 "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
                 "containers": [{
@@ -219,12 +219,12 @@ mod tests {
     use super::*;
 
     fn kinds(place: &Place<'_>) -> Vec<String> {
-        let words = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        roles(place).iter().map(|object| words(&object["kind"])).collect()
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        roles(place).iter().map(|object| text(&object["kind"])).collect()
     }
 
     #[test]
-    fn an_operator_of_one_namespace_has_no_right_outside_it() {
+    fn an_operator_of_one_namespace_has_no_permission_outside_it() {
         let place = |watch| Place {
             namespace: "home",
             watch,
@@ -239,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn no_right_is_a_wildcard() {
-        let all = [rights::in_namespaces(), rights::in_the_cluster(), rights::at_home()].concat();
+    fn no_rule_is_a_wildcard() {
+        let all = [rbac::in_namespaces(), rbac::in_the_cluster(), rbac::in_own_namespace()].concat();
         assert!(all.iter().all(|rule| !rule.to_string().contains('*')), "{all:?}");
     }
 }

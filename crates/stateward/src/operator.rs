@@ -1,4 +1,4 @@
-//! `stateward operator`: the operator, as it runs in its pod or on a developer's machine.
+//! `stateward operator`: the operator, in its pod or on a developer's machine.
 
 use std::net::SocketAddr;
 
@@ -6,34 +6,34 @@ use anyhow::{Context, Result, anyhow};
 use stateward_operator::{AdoptAllow, Config, Election};
 use tokio_util::sync::CancellationToken;
 
-/// Options of `stateward operator`. Each can be given in the environment too.
+/// Options of `stateward operator`. Most can be set by environment variables too.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Look after this namespace only; all of them unless given
+    /// Manage clusters in this namespace only; by default in all namespaces
     #[arg(long, env = "WATCH_NAMESPACE")]
     namespace: Option<String>,
-    /// Clusters that say nothing of storage lose their data with their pods, as with the old operator
+    /// Clusters whose spec has no storage lose their data with their pods, as with the CoreOS etcd-operator
     #[arg(long, env = "EPHEMERAL_BY_DEFAULT")]
     ephemeral_by_default: bool,
     /// Do not create or update the CustomResourceDefinitions
     #[arg(long, env = "NO_CRDS")]
     no_crds: bool,
-    /// Where to serve metrics and health
+    /// The address for metrics and health checks
     #[arg(long, env = "LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
-    /// The image with this program, which the pods run that take and restore backups
+    /// The image of this program, for the pods that take and restore backups
     #[arg(long, env = "OPERATOR_IMAGE", default_value = stateward_operator::AGENT_IMAGE)]
     agent_image: String,
-    /// Clusters may be adopted from here besides their own namespace: networks as 10.0.0.0/8, or ends of host names as shop.svc
+    /// From where clusters may be adopted besides their own namespace: networks such as 10.0.0.0/8, or suffixes of host names such as shop.svc
     #[arg(long, env = "ADOPT_ALLOW", value_delimiter = ',')]
     adopt_allow: Vec<String>,
-    /// Act without a lease; only where no second operator can be
+    /// Run without leader election; only where no second operator can run
     #[arg(long)]
     no_election: bool,
-    /// This pod's name, which the lease carries
+    /// This pod's name, for the lease
     #[arg(long, env = "POD_NAME", default_value = "stateward")]
     pod_name: String,
-    /// This pod's namespace, where the lease is
+    /// This pod's namespace, for the lease
     #[arg(long, env = "POD_NAMESPACE", default_value = "stateward-system")]
     pod_namespace: String,
 }
@@ -56,10 +56,10 @@ pub(crate) async fn run(options: Options) -> Result<()> {
         ..Config::default()
     };
     let stop = CancellationToken::new();
-    let asked = stop.clone();
+    let signalled = stop.clone();
     tokio::spawn(async move {
         stop_signal().await;
-        asked.cancel();
+        signalled.cancel();
     });
     stateward_operator::run(config, client, stop)
         .await

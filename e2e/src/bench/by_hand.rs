@@ -1,5 +1,5 @@
-//! The baseline: the same pods, claims and services made by a script, with the same procedure and without any operator.
-//! The script knows what it does, so it looks at nothing but what it waits for.
+//! The baseline: a script creates the same pods, claims and services by the same procedure, without an operator. The
+//! script knows what it does, so it observes only what it waits for.
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,10 @@ use stateward_plan::etcd::{Intent, Launch, MemberId, MemberName, TlsStage, manif
 use crate::test::{Test, is_ready};
 use crate::wait::{seen, until, watch};
 
-/// How long any one step of the script may take.
-const PATIENCE: u64 = 120;
+/// The time limit for each step of the script.
+const STEP_TIMEOUT: u64 = 120;
 
-/// A cluster that a script makes.
+/// A cluster that the script creates.
 pub(crate) struct ByHand<'a> {
     test: &'a Test,
     cluster: EtcdCluster,
@@ -51,7 +51,7 @@ impl<'a> ByHand<'a> {
         })
     }
 
-    /// All members at once, each knowing all.
+    /// Starts all members at once, each with the full list.
     pub(crate) async fn parallel(&self) -> Result<()> {
         let all = self.members.iter().map(|member| {
             let launch = Launch::Static {
@@ -64,10 +64,11 @@ impl<'a> ByHand<'a> {
         self.serves().await
     }
 
-    /// A first member, then the others as learners, one after another; where etcd allows more than one learner, the next is
-    /// added before the last is promoted, which is the quickest way with real names (ADR 7).
+    /// Starts a first member, then adds the others as learners, one after another. Where etcd allows more than one
+    /// learner, the next is added before the previous one is promoted, which is the fastest way with real DNS names
+    /// (ADR 7).
     pub(crate) async fn seed_then_join(&self) -> Result<()> {
-        let (seed, others) = self.members.split_first().context("a cluster of none")?;
+        let (seed, others) = self.members.split_first().context("a cluster without members")?;
         let launch = Launch::Seed {
             token: self.cluster.name().to_owned(),
         };
@@ -88,13 +89,13 @@ impl<'a> ByHand<'a> {
         self.serves().await
     }
 
-    /// What follows on the proof that a member's volume is lost: remove, add, start, promote. Tells how long it took from the
-    /// removal on, since that is what shows the operator's proof.
+    /// What follows when a member's volume is proven lost: remove, add, start, promote. Returns the time since the
+    /// removal, because the time before it measures the operator's proof.
     pub(crate) async fn replace(&mut self, lost: &MemberName) -> Result<Duration> {
         let survivor = self.members.iter().find(|member| *member != lost).cloned();
         let survivor = self.answers(&survivor.context("no survivor")?).await?;
         let id = self.id(&survivor, lost).await?;
-        insist("the lost member to be removed", async || {
+        retry("the lost member to be removed", async || {
             survivor.member_remove(id).await.map(drop)
         })
         .await?;
@@ -114,11 +115,11 @@ impl<'a> ByHand<'a> {
         Ok(started.elapsed())
     }
 
-    /// Deletes a pod and makes it again as soon as its name is free.
+    /// Deletes a pod and creates it again as soon as its name is free.
     pub(crate) async fn restart(&self, member: &MemberName) -> Result<()> {
         self.test.delete_pod(&member.0).await?;
         let pod = self.pod(member, &Launch::Sealed);
-        watch(&self.test.pods(), &member.0, PATIENCE, |pod: Option<&Pod>| {
+        watch(&self.test.pods(), &member.0, STEP_TIMEOUT, |pod: Option<&Pod>| {
             pod.is_none()
         })
         .await?;
@@ -126,7 +127,7 @@ impl<'a> ByHand<'a> {
         self.serves().await
     }
 
-    /// A member that does not lead: the operator's side of a figure loses a follower too.
+    /// A member that is not the leader: the operator's side of the measurement loses a follower too.
     pub(crate) async fn follower(&self) -> Result<MemberName> {
         for member in &self.members {
             let status = self.answers(member).await?.status().await?;
@@ -138,7 +139,7 @@ impl<'a> ByHand<'a> {
         bail!("no follower among {:?}", self.members)
     }
 
-    /// Everything is deleted; returns when the pods are gone.
+    /// Deletes everything and waits until the pods are gone.
     pub(crate) async fn delete(&self) -> Result<()> {
         for member in &self.members {
             let _ = self.test.pods().delete(&member.0, &DeleteParams::default()).await;
@@ -193,19 +194,19 @@ impl<'a> ByHand<'a> {
 
     async fn answers(&self, member: &MemberName) -> Result<Client> {
         let has_address = |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
-        let pod = seen(&self.test.pods(), &member.0, PATIENCE, has_address).await?;
+        let pod = seen(&self.test.pods(), &member.0, STEP_TIMEOUT, has_address).await?;
         let client = self.test.etcd(&self.cluster, &pod).await?;
-        until(&format!("{member} to answer"), PATIENCE, async || {
+        until(&format!("{member} to answer"), STEP_TIMEOUT, async || {
             Ok(client.status().await.map(Some)?)
         })
         .await?;
         Ok(client)
     }
 
-    /// etcd refuses for some seconds after each promotion; the script insists.
+    /// etcd rejects this for some seconds after each promotion, so the script retries.
     async fn add(&self, to: &Client, member: &MemberName) -> Result<()> {
         let url = self.intent.peer_url(member, false);
-        insist("a learner to be added", async || {
+        retry("a learner to be added", async || {
             to.member_add(&url, true).await.map(drop)
         })
         .await
@@ -213,7 +214,7 @@ impl<'a> ByHand<'a> {
 
     async fn promote(&self, by: &Client, member: &MemberName) -> Result<()> {
         let id = self.id(by, member).await?;
-        insist("a learner to be promoted", async || {
+        retry("a learner to be promoted", async || {
             by.member_promote(id).await.map(drop)
         })
         .await
@@ -234,10 +235,10 @@ impl<'a> ByHand<'a> {
         let ready = self
             .members
             .iter()
-            .map(|member| seen(&pods, &member.0, PATIENCE, is_ready));
+            .map(|member| seen(&pods, &member.0, STEP_TIMEOUT, is_ready));
         let ready = try_join_all(ready).await?;
         let client = self.test.etcd(&self.cluster, &ready[0]).await?;
-        until("the members to vote", PATIENCE, async || {
+        until("the members to vote", STEP_TIMEOUT, async || {
             let list = client.member_list(false).await?.members;
             let voters = list.iter().filter(|member| !member.is_learner).count();
             Ok((voters == self.members.len()).then_some(()))
@@ -250,7 +251,7 @@ fn fresh(cluster: &str) -> MemberName {
     MemberName(names::member(cluster, rand::random()))
 }
 
-/// Nobody owns what a script makes: an owner that is not there would have it collected.
+/// Sets no owner: the garbage collector would delete objects whose owner does not exist.
 async fn create<K>(api: &Api<K>, object: &mut K) -> Result<()>
 where
     K: Resource<Scope = NamespaceResourceScope> + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
@@ -260,8 +261,8 @@ where
     Ok(())
 }
 
-async fn insist(what: &str, ask: impl AsyncFn() -> stateward_etcd::Result<()>) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(PATIENCE);
+async fn retry(what: &str, ask: impl AsyncFn() -> stateward_etcd::Result<()>) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(STEP_TIMEOUT);
     loop {
         match ask().await {
             Ok(()) => return Ok(()),

@@ -1,5 +1,5 @@
-//! Figures: what the operator needs, against the same objects made by hand, alternating in one run. A ratio says more
-//! than a time: both sides meet the same machine, the same Kubernetes and the same etcd.
+//! Benchmarks: the operator compared with the same objects created by a script, alternating in one run. The ratio says
+//! more than the time, because both sides meet the same machine, the same Kubernetes and the same etcd.
 
 mod by_hand;
 
@@ -14,27 +14,27 @@ use kube::api::DeleteParams;
 use serde_json::json;
 use stateward_etcd::Client;
 
-use crate::ground::{Fault, Ground};
+use crate::environment::{Environment, Fault};
 use crate::test::{Test, is_ready, is_settled};
 use crate::wait::seen;
 use by_hand::ByHand;
 
-/// The newest minor that both grounds usually have, and the one that other operators were measured with.
+/// The newest minor version that both environments usually have, and the one that other operators were measured with.
 const VERSION: &str = "3.6.16";
 
-/// The most seconds that anything may take.
-const PATIENCE: u64 = 300;
+/// The time limit of one measurement, in seconds.
+const STEP_TIMEOUT: u64 = 300;
 
-/// One thing that is measured.
+/// One measurement.
 struct Subject {
     name: &'static str,
-    /// The most that the operator may need, as a multiple of the script.
+    /// The limit for the operator's time, as a multiple of the script's.
     limit: f64,
-    /// How often both sides are measured.
+    /// How many rounds each side is measured.
     rounds: usize,
-    /// Which round of a side counts, by time, the quickest being 0. Where etcd throws dice (a first member asks for votes after
-    /// up to a second, several first ones may hold each other up, peers may keep one from ending for a second), a quick one
-    /// of both sides is compared; else the one in the middle.
+    /// Which round counts, sorted by time, the fastest being 0. Where etcd's timing is random (a first member asks for
+    /// votes after up to a second, several first members may delay each other, peers may delay a stopping member by a
+    /// second), a fast round of each side is compared; otherwise, the median.
     counts: usize,
     what: What,
 }
@@ -93,20 +93,21 @@ const SUBJECTS: [Subject; 5] = [
     },
 ];
 
-/// Measures everything, or what one of these words is in the name of, and prints a line each. Fails when a ratio is over its limit.
-pub(crate) async fn run(ground: &Arc<dyn Ground>, words: &[String]) -> Result<()> {
+/// Runs all measurements, or those whose names contain one of the words, and prints a line for each. Fails if a ratio
+/// is over its limit.
+pub(crate) async fn run(environment: &Arc<dyn Environment>, words: &[String]) -> Result<()> {
     let mut over = Vec::new();
     println!(
-        "| on the {} ground | by hand | operator | ratio | limit |",
-        ground.name()
+        "| in the {} environment | by hand | operator | ratio | limit |",
+        environment.name()
     );
     println!("|---|---|---|---|---|");
     let wanted = |subject: &&Subject| words.is_empty() || words.iter().any(|word| subject.name.contains(word.as_str()));
     for subject in SUBJECTS.iter().filter(wanted) {
         let (mut script, mut operator) = (Vec::new(), Vec::new());
         for _ in 0..subject.rounds {
-            script.push(measure(ground, subject.what, by_script).await?);
-            operator.push(measure(ground, subject.what, by_operator).await?);
+            script.push(measure(environment, subject.what, by_script).await?);
+            operator.push(measure(environment, subject.what, by_operator).await?);
         }
         let (script, operator) = (subject.typical(script), subject.typical(operator));
         let ratio = operator.as_secs_f64() / script.as_secs_f64();
@@ -129,12 +130,16 @@ pub(crate) async fn run(ground: &Arc<dyn Ground>, words: &[String]) -> Result<()
 }
 
 async fn measure(
-    ground: &Arc<dyn Ground>,
+    environment: &Arc<dyn Environment>,
     what: What,
     side: impl AsyncFn(&Test, What) -> Result<Duration>,
 ) -> Result<Duration> {
-    let mut test = Test::new(ground.clone(), "bench").await?;
-    if ground.versions().iter().any(|version| version.to_string() == VERSION) {
+    let mut test = Test::new(environment.clone(), "bench").await?;
+    if environment
+        .versions()
+        .iter()
+        .any(|version| version.to_string() == VERSION)
+    {
         test.usual = VERSION.into();
     }
     let took = side(&test, what).await;
@@ -221,19 +226,19 @@ async fn by_operator(test: &Test, what: What) -> Result<Duration> {
             let started = Instant::now();
             test.pods().delete(&member, &DeleteParams::default()).await?;
             let is_back = |pod: &Pod| pod.uid() != uid && is_ready(pod);
-            seen(&test.pods(), &member, PATIENCE, is_back).await?;
+            seen(&test.pods(), &member, STEP_TIMEOUT, is_back).await?;
             Ok(started.elapsed())
         }
     }
 }
 
-/// The status says so first, then all else is asked.
+/// The status changes first; only then is everything else checked.
 async fn settled(test: &Test, name: &str) -> Result<()> {
-    seen(&test.clusters(), name, PATIENCE, is_settled).await?;
-    test.settled(name, PATIENCE).await.map(drop)
+    seen(&test.clusters(), name, STEP_TIMEOUT, is_settled).await?;
+    test.settled(name, STEP_TIMEOUT).await.map(drop)
 }
 
-/// Waits until a member is out of the list, which is the first step after the proof that it is lost.
+/// Waits until a member has left the list, which is the first step after its loss is proven.
 async fn removed(survivor: &Client, lost: &str) -> Result<()> {
     let gone = async {
         while survivor
@@ -259,7 +264,7 @@ async fn follower(test: &Test) -> Result<String> {
     follower.context("no follower")
 }
 
-/// etcd takes no change of members before all have been connected for 5 s; that wait belongs to neither side.
+/// etcd rejects membership changes until all voters have been connected for 5 s. Neither side counts that wait.
 async fn settle_connections() {
     tokio::time::sleep(Duration::from_secs(6)).await;
 }

@@ -1,4 +1,4 @@
-//! What an annotation may let the operator connect to.
+//! Where an annotation may make the operator connect to.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
@@ -6,15 +6,15 @@ use serde_json::json;
 use crate::test::Test;
 use crate::wait::until;
 
-/// A cluster in one namespace is told to adopt one of another: nothing of the other is asked, and nothing joins it.
+/// An EtcdCluster in one namespace names a cluster in another: the other one receives no request, and nothing joins it.
 pub(crate) async fn a_cluster_of_another_namespace_is_not_adopted(test: &Test) -> Result<String> {
-    // given a cluster of somebody else's
-    let theirs = Test::new(test.ground.clone(), "adopt_theirs").await?;
+    // given a cluster in another namespace
+    let theirs = Test::new(test.environment.clone(), "adopt_theirs").await?;
     let result = not_adopted(test, &theirs).await;
     let cleaned = theirs.clean_up().await;
-    let words = result?;
+    let message = result?;
     cleaned?;
-    Ok(words)
+    Ok(message)
 }
 
 async fn not_adopted(test: &Test, theirs: &Test) -> Result<String> {
@@ -25,7 +25,7 @@ async fn not_adopted(test: &Test, theirs: &Test) -> Result<String> {
         .and_then(|status| status.pod_ip)
         .context("the pod has no address")?;
     let before = theirs.list("theirs").await?;
-    // when a cluster elsewhere is told to adopt it, by its address, by a name, and by a name that leads there
+    // when an EtcdCluster is to adopt it by address, by name, and by a name that points there
     let away = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "away"},
         "spec": {"type": "ExternalName", "externalName": format!("theirs-client.{}.svc.cluster.local", theirs.namespace)},
@@ -43,7 +43,7 @@ async fn not_adopted(test: &Test, theirs: &Test) -> Result<String> {
             format!("theirs-client.{}.svc", theirs.namespace),
             "--adopt-allow",
         ),
-        // Where the operator is no pod, such names are not known to it.
+        // An operator that runs outside the cluster cannot resolve such names.
         ("by-alias", format!("away.{}.svc", test.namespace), "http://away."),
     ] {
         let cluster = json!({
@@ -57,18 +57,18 @@ async fn not_adopted(test: &Test, theirs: &Test) -> Result<String> {
         said = until(&format!("{name} to say why it waits"), 60, async || {
             let status = test.get(name).await?.status.unwrap_or_default();
             if !status.waiting.contains(word) {
-                bail!("it says \"{}\"", status.waiting);
+                bail!("the status says \"{}\"", status.waiting);
             }
             Ok(Some(status.waiting))
         })
         .await?;
         ensure!(test.pods_of(name).await?.is_empty(), "a pod was made");
     }
-    // then the other cluster has the members that it had
+    // then the other cluster still has the same members
     let after = theirs.list("theirs").await?;
     ensure!(
         after.len() == before.len() && after.iter().zip(&before).all(|(now, was)| now.id == was.id),
-        "its member list has changed: {after:?}"
+        "its member list changed: {after:?}"
     );
     Ok(said)
 }

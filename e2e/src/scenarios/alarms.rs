@@ -1,4 +1,5 @@
-//! Alarms of etcd, and what keeps members from running: both are told, and what can be cleared is.
+//! Alarms of etcd, and problems that keep members from running: all are reported, and alarms are cleared where
+//! possible.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Event;
@@ -11,10 +12,10 @@ use stateward_plan::etcd::{Alarm, MemberId};
 use crate::test::Test;
 use crate::wait::until;
 
-/// A member that was in the list of no cluster here for long.
+/// A member ID that no member list of this cluster contains.
 const GONE: MemberId = MemberId(0xdead);
 
-/// A client of the first pod, past the service: etcd calls no member ready while CORRUPT is raised.
+/// A client of the first pod. The service does not help here, because no member is ready while CORRUPT is raised.
 async fn member(test: &Test, name: &str) -> Result<Client> {
     let (cluster, pods) = (test.get(name).await?, test.pods_of(name).await?);
     test.etcd(&cluster, pods.first().context("no pod")?).await
@@ -26,35 +27,38 @@ async fn ids(test: &Test, name: &str) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-pub(crate) async fn alarms_of_anybody_are_cleared(test: &Test) -> Result<String> {
+pub(crate) async fn alarms_of_any_member_are_cleared(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let before = ids(test, "c").await?;
     let own = MemberId(*before.first().context("no member")?);
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     for (of, alarm) in [
         (own, Alarm::Corrupt),
         (MemberId(0), Alarm::Corrupt),
         (GONE, Alarm::Corrupt),
         (GONE, Alarm::NoSpace),
     ] {
-        // given a cluster that nobody touches for the moment,
+        // given a paused cluster,
         test.edit("c", json!({"paused": true})).await?;
         test.condition("c", "Progressing", "Paused", 30).await?;
-        // when an alarm is raised for a member, for nobody, or for one that is gone,
+        // when an alarm is raised for a member, for ID 0, or for a member that is gone,
         let client = member(test, "c").await?;
         client.raise(of, alarm).await?;
         ensure!(
             client.put("key", "refused").await.is_err(),
-            "{alarm} of {of} refuses no write"
+            "{alarm} of {of} does not block writes"
         );
-        // then the status tells of it, and not that all is well or that the quorum is lost,
-        let words = test.condition("c", "Available", "WritesRefused", 60).await?;
-        ensure!(words.contains(&alarm.to_string()), "the alarm is not named: {words}");
+        // then the status reports the alarm, and neither a healthy cluster nor a lost quorum,
+        let message = test.condition("c", "Available", "WritesRefused", 60).await?;
+        ensure!(
+            message.contains(&alarm.to_string()),
+            "the alarm is not named: {message}"
+        );
         test.condition("c", "Degraded", "WritesRefused", 10).await?;
-        told.push(words);
-        // and when the cluster may be touched again, it is cleared, and no member had to go.
+        messages.push(message);
+        // and when the cluster is no longer paused, the alarm is cleared without removing a member.
         test.edit("c", json!({"paused": false})).await?;
-        until("writes to be taken again", 90, async || {
+        until("writes to be accepted again", 90, async || {
             client.put("key", format!("after {alarm} of {of}")).await?;
             Ok(Some(()))
         })
@@ -65,10 +69,10 @@ pub(crate) async fn alarms_of_anybody_are_cleared(test: &Test) -> Result<String>
             "{alarm} of {of} changed the member list"
         );
     }
-    Ok(told.join(" | "))
+    Ok(messages.join(" | "))
 }
 
-/// The events about an object of the namespace with this reason.
+/// The number of events about an object with this reason.
 async fn warnings(test: &Test, name: &str, reason: &str) -> Result<usize> {
     let events: Api<Event> = Api::namespaced(test.client.clone(), &test.namespace);
     let about = events
@@ -85,22 +89,22 @@ async fn warnings(test: &Test, name: &str, reason: &str) -> Result<usize> {
         .count())
 }
 
-pub(crate) async fn image_that_cannot_be_pulled_is_told(test: &Test) -> Result<String> {
-    // Given a cluster whose image nobody has,
+pub(crate) async fn image_pull_failure_is_reported(test: &Test) -> Result<String> {
+    // given a cluster with an image that does not exist,
     test.create("c", json!({"size": 3, "repository": "quay.io/nobody/has-this"}))
         .await?;
-    // when it is created, then that is told as a condition and as one event,
-    let words = test.condition("c", "Degraded", "ImagePullBackOff", 60).await?;
+    // when it is created, then a condition and exactly one event report it,
+    let message = test.condition("c", "Degraded", "ImagePullBackOff", 60).await?;
     until("the event", 30, async || {
         Ok(Some(warnings(test, "c", "ImagePullBackOff").await?).filter(|count| *count > 0))
     })
     .await?;
     ensure!(
         warnings(test, "c", "ImagePullBackOff").await? == 1,
-        "the same trouble is told more than once"
+        "the same problem is reported more than once"
     );
-    // and when the image is corrected, all is well.
+    // and when the image is corrected, the cluster becomes healthy.
     test.edit("c", json!({"repository": Value::Null})).await?;
     test.settled("c", 120).await?;
-    Ok(words)
+    Ok(message)
 }

@@ -1,5 +1,5 @@
-//! Backups as users ask for them: once, by schedule, of TLS clusters, with stores that are not there, by an EtcdCluster's own
-//! spec, and with an operator that dies.
+//! Backups as users request them: once, on a schedule, of TLS clusters, with missing stores, through the spec of an
+//! EtcdCluster, and with an operator that crashes.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use stateward_api::etcd_backup::{EtcdBackupStatus, Verify};
 use crate::test::Test;
 use crate::wait::until;
 
-/// A claim for files, as a user makes it.
+/// A claim for backup files, as users create it.
 pub(crate) async fn claim(test: &Test, name: &str) -> Result<()> {
     let claim = json!({"metadata": {"name": name}, "spec": {
         "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
@@ -24,7 +24,6 @@ pub(crate) async fn claim(test: &Test, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Creates an EtcdBackup.
 pub(crate) async fn create(test: &Test, name: &str, spec: Value) -> Result<()> {
     let object = json!({"apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdBackup", "metadata": {"name": name}, "spec": spec});
     test.backups()
@@ -34,7 +33,6 @@ pub(crate) async fn create(test: &Test, name: &str, spec: Value) -> Result<()> {
     Ok(())
 }
 
-/// Its status.
 pub(crate) async fn status(test: &Test, name: &str) -> Result<EtcdBackupStatus> {
     Ok(test.backups().get(name).await?.status.unwrap_or_default())
 }
@@ -51,7 +49,7 @@ pub(crate) async fn succeeded(test: &Test, name: &str, seconds: u64) -> Result<E
     .await
 }
 
-/// Waits until a continuous one has streamed everything up to a revision.
+/// Waits until a continuous backup has streamed everything up to a revision.
 pub(crate) async fn streamed(test: &Test, name: &str, revision: i64, seconds: u64) -> Result<EtcdBackupStatus> {
     until("the changes to be in the store", seconds, async || {
         let status = status(test, name).await?;
@@ -66,14 +64,18 @@ pub(crate) async fn streamed(test: &Test, name: &str, revision: i64, seconds: u6
     .await
 }
 
-pub(crate) async fn says(test: &Test, name: &str, words: &str, seconds: u64) -> Result<EtcdBackupStatus> {
-    until(&format!("EtcdBackup {name} to say \"{words}\""), seconds, async || {
-        let status = status(test, name).await?;
-        if !status.reason.contains(words) && !status.waiting.contains(words) {
-            bail!("it says \"{}\" and \"{}\"", status.reason, status.waiting);
-        }
-        Ok(Some(status))
-    })
+pub(crate) async fn says(test: &Test, name: &str, message: &str, seconds: u64) -> Result<EtcdBackupStatus> {
+    until(
+        &format!("EtcdBackup {name} to say \"{message}\""),
+        seconds,
+        async || {
+            let status = status(test, name).await?;
+            if !status.reason.contains(message) && !status.waiting.contains(message) {
+                bail!("the status says \"{}\" and \"{}\"", status.reason, status.waiting);
+            }
+            Ok(Some(status))
+        },
+    )
     .await
 }
 
@@ -88,7 +90,7 @@ pub(crate) fn with(mut spec: Value, more: Value) -> Value {
     spec
 }
 
-/// Some keys, and the revision after them.
+/// Writes some keys, and returns the revision after them.
 async fn keys(test: &Test, name: &str) -> Result<i64> {
     let client = test.endpoint(name).await?.client()?;
     let mut revision = 0;
@@ -103,7 +105,7 @@ async fn keys(test: &Test, name: &str) -> Result<i64> {
     Ok(revision)
 }
 
-/// As the seeds write it, with a claim for the bucket.
+/// The manifest of the original documents, with a claim for the bucket.
 pub(super) const BACKUP_OF_THE_SEEDS: &str = "apiVersion: etcd.database.coreos.com/v1beta2
 kind: EtcdBackup
 metadata:
@@ -140,7 +142,7 @@ pub(crate) async fn backup_with_kubectl(test: &Test) -> Result<String> {
         shown.contains("true") && shown.contains(&status.etcd_revision.to_string()),
         "{shown}"
     );
-    let words = test
+    let message = test
         .kubectl(&[
             "get",
             "etcdbackup/example-etcd-cluster-backup",
@@ -148,7 +150,7 @@ pub(crate) async fn backup_with_kubectl(test: &Test) -> Result<String> {
             "jsonpath={.status.succeeded} {.status.etcdVersion}",
         ])
         .await?;
-    ensure!(words == format!("true {}", test.usual), "{words}");
+    ensure!(message == format!("true {}", test.usual), "{message}");
     test.kubectl(&["delete", "etcdbackup", "example-etcd-cluster-backup"])
         .await?;
     Ok(format!("succeeded {:.1} s after kubectl create", took.as_secs_f64()))
@@ -168,7 +170,7 @@ pub(crate) async fn backup_schedule_and_retention(test: &Test) -> Result<String>
     )
     .await?;
     let mut seen = BTreeSet::new();
-    until("six rounds", 120, async || {
+    until("six backups", 120, async || {
         let status = status(test, "often").await?;
         ensure!(status.backups.len() <= 2, "{} records", status.backups.len());
         ensure!(status.consecutive_failures == 0, "{}", status.reason);
@@ -202,10 +204,10 @@ pub(crate) async fn backup_schedule_and_retention(test: &Test) -> Result<String>
     tokio::time::sleep(Duration::from_secs(4)).await;
     ensure!(
         status(test, "often").await?.attempts == attempts,
-        "it goes on while suspended"
+        "it continued while suspended"
     );
     test.backups().delete("often", &DeleteParams::default()).await?;
-    until("the object and its files to go", 90, async || {
+    until("the object and its files to be deleted", 90, async || {
         Ok(test.backups().get_opt("often").await?.is_none().then_some(()))
     })
     .await?;
@@ -230,14 +232,14 @@ pub(crate) async fn backup_of_a_tls_cluster(test: &Test) -> Result<String> {
     Ok("by clusterRef and by etcdEndpoints".into())
 }
 
-pub(crate) async fn backup_troubles_are_told(test: &Test) -> Result<String> {
+pub(crate) async fn backup_problems_are_reported(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 1})).await?;
-    // a claim that is not there yet
+    // a claim that does not exist yet
     create(test, "no-claim", to_file("a.backup")).await?;
     says(test, "no-claim", "backups", 60).await?;
     claim(test, "backups").await?;
     succeeded(test, "no-claim", 120).await?;
-    // a secret that is not there, then a store that is not there
+    // a Secret that does not exist, then a store that does not exist
     let s3 = json!({"path": "bucket/etcd.backup", "awsSecret": "aws", "endpoint": "http://127.0.0.1:9", "forcePathStyle": true});
     create(test, "no-store", json!({"clusterRef": {"name": "c"}, "s3": s3})).await?;
     says(
@@ -259,7 +261,7 @@ pub(crate) async fn backup_troubles_are_told(test: &Test) -> Result<String> {
     })
     .await?;
     ensure!(!down.reason.is_empty() && down.next_backup_time.is_some(), "{down:?}");
-    // a cluster that is not there
+    // a cluster that does not exist
     create(
         test,
         "no-cluster",
@@ -286,8 +288,8 @@ pub(crate) async fn backup_operator_killed(test: &Test) -> Result<String> {
         let name = format!("once-{number}");
         create(test, &name, to_file(&format!("{name}.backup"))).await?;
         tokio::time::sleep(Duration::from_millis(*delay)).await;
-        test.ground.kill_operator().await?;
-        test.ground.start_operator().await?;
+        test.environment.kill_operator().await?;
+        test.environment.start_operator().await?;
         until(&format!("{name} to succeed, one pod at a time"), 90, async || {
             let pods = test
                 .pods()
@@ -316,12 +318,12 @@ pub(crate) async fn backup_operator_killed(test: &Test) -> Result<String> {
     Ok(format!("killed {} times, one attempt each", delays.len()))
 }
 
-pub(crate) async fn backup_namespaces_apart(test: &Test) -> Result<String> {
+pub(crate) async fn backups_are_isolated_by_namespace(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 1})).await?;
     claim(test, "backups").await?;
     create(test, "own", to_file("a.backup")).await?;
     succeeded(test, "own", 60).await?;
-    // another namespace names the same cluster, claim and secret, and reaches none of them
+    // another namespace names the same cluster, claim and Secret, and reaches none of them
     let namespaces: Api<Namespace> = Api::all(test.client.clone());
     let other = format!("{}-b", test.namespace);
     let object = json!({"metadata": {"name": other, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
@@ -343,12 +345,12 @@ pub(crate) async fn backup_namespaces_apart(test: &Test) -> Result<String> {
         json!({"etcdEndpoints": endpoints, "file": {"claimName": "backups", "path": "a.backup"}}),
     )
     .await?;
-    let said = async |name: &'static str, words: &'static str| -> Result<()> {
-        until(&format!("{name} to say \"{words}\""), 60, async || {
+    let said = async |name: &'static str, message: &'static str| -> Result<()> {
+        until(&format!("{name} to say \"{message}\""), 60, async || {
             let status = backups.get(name).await?.status.unwrap_or_default();
             ensure!(!status.succeeded, "{name} succeeded");
-            if !status.reason.contains(words) && !status.waiting.contains(words) {
-                bail!("it says \"{}\" and \"{}\"", status.reason, status.waiting);
+            if !status.reason.contains(message) && !status.waiting.contains(message) {
+                bail!("the status says \"{}\" and \"{}\"", status.reason, status.waiting);
             }
             Ok(Some(()))
         })
@@ -357,7 +359,7 @@ pub(crate) async fn backup_namespaces_apart(test: &Test) -> Result<String> {
     said("by-reference", "EtcdCluster c is not there").await?;
     said("by-claim", "persistentvolumeclaim").await?;
     let ended = namespaces.delete(&other, &DeleteParams::default()).await;
-    until("the other namespace to go", 120, async || {
+    until("the other namespace to be deleted", 120, async || {
         Ok(namespaces.get_opt(&other).await?.is_none().then_some(()))
     })
     .await?;
@@ -371,48 +373,48 @@ pub(crate) async fn backup_by_the_cluster_itself(test: &Test) -> Result<String> 
     let plan = |seconds: i64| json!({"file": {"claimName": "backups", "path": "c/etcd.backup"}, "backupPolicy": {"backupIntervalInSecond": seconds, "maxBackups": 2}});
     test.created("c", json!({"size": 1, "backup": plan(2)})).await?;
     succeeded(test, "c-backups", 60).await?;
-    // an edit of the cluster reaches it
+    // an edit of the cluster changes it
     test.edit("c", json!({"backup": plan(3600)})).await?;
     until("the EtcdBackup to follow the edit", 30, async || {
         let kept = test.backups().get("c-backups").await?;
         Ok((kept.spec.plan.interval_seconds() == Some(3600)).then_some(()))
     })
     .await?;
-    // taken out of the spec, it goes
+    // removed from the spec, it is deleted
     test.edit("c", json!({"backup": Value::Null})).await?;
-    until("the EtcdBackup to go", 60, async || {
+    until("the EtcdBackup to be deleted", 60, async || {
         Ok(test.backups().get_opt("c-backups").await?.is_none().then_some(()))
     })
     .await?;
-    // a name that somebody else has is said and left alone
+    // a name that is already taken is reported and left alone
     create(test, "c-backups", to_file("other.backup")).await?;
     succeeded(test, "c-backups", 60).await?;
     test.edit("c", json!({"backup": plan(3600)})).await?;
-    until("the clash to be said", 60, async || {
+    until("the name conflict to be reported", 60, async || {
         let waiting = test.get("c").await?.status.unwrap_or_default().waiting;
         ensure!(
             waiting.contains("EtcdBackup c-backups exists and is not this cluster's"),
-            "it says \"{waiting}\""
+            "the status says \"{waiting}\""
         );
         Ok(Some(()))
     })
     .await?;
     let theirs = test.backups().get("c-backups").await?;
     ensure!(theirs.spec.plan.interval_seconds().is_none(), "it was overwritten");
-    Ok("made, edited, taken away; a clash is said".into())
+    Ok("created, edited, deleted; a name conflict is reported".into())
 }
 
 pub(crate) async fn backup_before_an_upgrade(test: &Test) -> Result<String> {
-    let versions = test.ground.versions();
+    let versions = test.environment.versions();
     let newest = |minor: u64| versions.iter().rfind(|version| version.minor() == minor);
     let (from, to) = (newest(4).context("no etcd 3.4")?, newest(5).context("no etcd 3.5")?);
-    // the claim is not there yet: the backup cannot be taken, and the upgrade waits
+    // the claim does not exist yet: the backup cannot be taken, and the upgrade waits
     let plan = json!({"file": {"claimName": "backups", "path": "c/etcd.backup"}, "backupPolicy": {"backupIntervalInSecond": 3600}});
     test.created("c", json!({"size": 3, "version": from.to_string(), "backup": plan}))
         .await?;
     let writer = test.writer("c").await?;
     test.edit("c", json!({"version": to.to_string()})).await?;
-    let held = until("the upgrade to be held", 60, async || {
+    let held = until("the upgrade to wait", 60, async || {
         let status = test.get("c").await?.status.unwrap_or_default();
         let name = status.upgrade.map(|upgrade| upgrade.backup).unwrap_or_default();
         ensure!(!name.is_empty(), "{}", status.waiting);
@@ -460,10 +462,10 @@ pub(crate) async fn backup_proven_and_followed(test: &Test) -> Result<String> {
         record.verified == Some(Verify::Restore) && record.keys == Some(50) && !record.key_hash.is_empty(),
         "{record:?}"
     );
-    // what is written after the snapshot can be restored too, soon
+    // what is written after the snapshot can soon be restored too
     let revision = keys(test, "c").await?;
     streamed(test, "all", revision, 60).await?;
-    // the pod that streams comes back when it is taken away
+    // the streaming pod comes back after it is deleted
     let name = "all-follow";
     let uid = test.pods().get(name).await?.uid();
     test.delete_pod(name).await?;

@@ -1,5 +1,5 @@
-//! What is proven stays: proofs that fail, backups that break off over a good one, and two objects with one path. And a restore
-//! whose pod is lost with its node.
+//! Proven backups are kept: proofs that fail, backups that are interrupted over a good one, and two objects with one
+//! path. And a restore whose pod is lost with its node.
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Node;
@@ -25,12 +25,12 @@ pub(crate) async fn backup_proofs_that_fail_delete_nothing(test: &Test) -> Resul
     let server = S3::start(test, "minio").await?;
     test.created("c", json!({"size": 1})).await?;
     secret(test, "aws", PASSWORD).await?;
-    // given a proven backup, which is all that is to be kept
+    // given a proven backup, the only one that is to be kept
     let policy = json!({"verify": "Restore", "backupPolicy": {"backupIntervalInSecond": 15, "maxBackups": 1}});
     create(test, "kept", to_s3("mybucket/kept", &server.url, policy)).await?;
     let first = succeeded(test, "kept", 120).await?;
     let good = first.backups.first().context("no record")?.location.clone();
-    // when every pod that is to prove another one is taken away
+    // when every pod that is to prove another one is deleted
     let failing = until("three proofs in a row to fail", 240, async || {
         let pods = test.pods().list(&ListParams::default()).await?;
         for pod in pods.iter().filter(|pod| pod.name_any().starts_with("kept-prove-")) {
@@ -48,14 +48,14 @@ pub(crate) async fn backup_proofs_that_fail_delete_nothing(test: &Test) -> Resul
         Ok(Some(status))
     })
     .await;
-    // A proof that was quicker than this test took the place of the first, as it should.
+    // A proof that finished before this test deleted its pod rightly replaces the first backup.
     let failing = failing?;
     let proven = failing
         .backups
         .iter()
         .find(|record| record.verified == Some(Verify::Restore));
     let proven = proven.context("no proven backup is left in the status")?;
-    // then the last proven one is in the store, and few of the others are
+    // then the last proven one is in the store, with few of the others
     ensure!(
         server.has(&proven.location).await?,
         "{} is not in the store",
@@ -67,7 +67,7 @@ pub(crate) async fn backup_proofs_that_fail_delete_nothing(test: &Test) -> Resul
         .filter(|record| record.verified.is_none())
         .collect();
     ensure!(unproven.len() <= 1, "{} unproven ones are kept", unproven.len());
-    // and when proofs work again, the next one takes its place
+    // and when proofs work again, the next one replaces it
     let done = until("another proven backup", 240, async || {
         let status = status(test, "kept").await?;
         ensure!(status.consecutive_failures == 0, "{}", status.reason);
@@ -79,7 +79,7 @@ pub(crate) async fn backup_proofs_that_fail_delete_nothing(test: &Test) -> Resul
     })
     .await?;
     ensure!(done.location != proven.location, "no new backup");
-    until("the old one to go", 60, async || {
+    until("the old one to be deleted", 60, async || {
         ensure!(
             !server.has(&proven.location).await?,
             "{} is still there",
@@ -94,7 +94,7 @@ pub(crate) async fn backup_proofs_that_fail_delete_nothing(test: &Test) -> Resul
     ))
 }
 
-pub(crate) async fn backup_that_breaks_off_leaves_the_one_before(test: &Test) -> Result<String> {
+pub(crate) async fn interrupted_backup_keeps_the_previous_one(test: &Test) -> Result<String> {
     const PATH: &str = "mybucket/single";
     let server = S3::start(test, "minio").await?;
     test.created("c", json!({"size": 1})).await?;
@@ -113,35 +113,35 @@ pub(crate) async fn backup_that_breaks_off_leaves_the_one_before(test: &Test) ->
         Ok(Some(status))
     })
     .await?;
-    // then the first is there, and nothing else
+    // then the first one is still there, and nothing else
     ensure!(server.has(PATH).await?, "the good backup is gone");
-    // and when it can, the second takes its place
+    // and when it can be read back, the second one replaces it
     proxy.set(Fault::None);
     succeeded(test, "second", 120).await?;
     ensure!(server.has(PATH).await?, "no file in the bucket");
     Ok(failed.reason.chars().take(100).collect())
 }
 
-pub(crate) async fn backup_path_of_another_is_refused(test: &Test) -> Result<String> {
+pub(crate) async fn backup_path_conflict_is_rejected(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 1})).await?;
     claim(test, "backups").await?;
     // given a periodic backup
     let policy = json!({"backupPolicy": {"backupIntervalInSecond": 5, "maxBackups": 1}, "deletionPolicy": "Delete"});
     create(test, "a-first", with(to_file("shared/etcd.backup"), policy.clone())).await?;
     succeeded(test, "a-first", 60).await?;
-    // when another one names its path, then it is refused, and one-shots are not
+    // when another one names its path, then it is rejected, but one-shot backups are not
     create(test, "b-second", with(to_file("shared/etcd.backup"), policy)).await?;
     let refused = says(test, "b-second", "/a-first has been writing periodic backups", 30).await?;
     ensure!(refused.attempts == 0, "{} attempts", refused.attempts);
     create(test, "once", to_file("shared/etcd.backup")).await?;
     succeeded(test, "once", 60).await?;
-    // and when the first is gone, the second is made
+    // and when the first one is gone, the second one runs
     test.backups().delete("a-first", &DeleteParams::default()).await?;
     succeeded(test, "b-second", 120).await?;
     Ok(refused.reason.chars().take(100).collect())
 }
 
-/// Lets no more pods come to a node, or lets them.
+/// Cordons or uncordons a node.
 async fn cordon(test: &Test, node: &str, closed: bool) -> Result<()> {
     let nodes: Api<Node> = Api::all(test.client.clone());
     let patch = json!({"spec": {"unschedulable": closed}});
@@ -164,11 +164,11 @@ pub(crate) async fn restore_whose_inspecting_node_dies(test: &Test) -> Result<St
     if let Some(home) = &home {
         cordon(test, home, true).await?;
     }
-    let told = inspecting_node_dies(test, &server, PATH).await;
+    let result = inspecting_node_dies(test, &server, PATH).await;
     if let Some(home) = &home {
         cordon(test, home, false).await?;
     }
-    told
+    result
 }
 
 async fn inspecting_node_dies(test: &Test, server: &S3, path: &str) -> Result<String> {
@@ -176,7 +176,7 @@ async fn inspecting_node_dies(test: &Test, server: &S3, path: &str) -> Result<St
     secret(test, "aws", PASSWORD).await?;
     create(test, "backup", to_s3(path, &server.url, json!({}))).await?;
     succeeded(test, "backup", 60).await?;
-    // given a restore whose pod reads from a store that does not answer
+    // given a restore whose pod reads from a store that does not respond
     let (proxy, url) = server.proxied(Fault::Slow(1))?;
     let s3 = json!({"path": path, "awsSecret": "aws", "endpoint": url, "forcePathStyle": true});
     restore::create(test, json!({"etcdCluster": {"name": "c"}, "s3": s3})).await?;
@@ -193,7 +193,7 @@ async fn inspecting_node_dies(test: &Test, server: &S3, path: &str) -> Result<St
     })
     .await?;
     // when its node dies, then another pod does its work
-    test.fault(crate::ground::Fault::StopNode(node.clone())).await?;
+    test.fault(crate::environment::Fault::StopNode(node.clone())).await?;
     proxy.set(Fault::None);
     let proven = until("another pod to prove the backup", 360, async || {
         let status = restore::status(test, "c").await?;
@@ -207,7 +207,7 @@ async fn inspecting_node_dies(test: &Test, server: &S3, path: &str) -> Result<St
         Ok(Some(()))
     })
     .await;
-    test.fault(crate::ground::Fault::StartNode(node.clone())).await?;
+    test.fault(crate::environment::Fault::StartNode(node.clone())).await?;
     proven?;
     Ok(format!("{pod} was on {node} and was replaced"))
 }

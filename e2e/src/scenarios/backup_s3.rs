@@ -1,5 +1,5 @@
-//! Backups to a real S3 server and restores from it: the walk-through that users of the old operator know, and a store that
-//! refuses, is full, is slow, breaks off or is away; and a large database.
+//! Backups to a real S3 server and restores from it: the walkthrough that users of the old operator know, a store that
+//! rejects requests, is full, slow, interrupted or unavailable, and a large database.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ pub(crate) async fn backup_to_s3_step_by_step(test: &Test) -> Result<String> {
     Ok(format!("succeeded {:.1} s after kubectl apply", took.as_secs_f64()))
 }
 
-/// Every member and volume is destroyed; what is left is in the bucket.
+/// Every member and volume is destroyed; only the bucket is left.
 pub(crate) async fn restore_from_s3_step_by_step(test: &Test) -> Result<String> {
     let server = S3::start(test, "minio").await?;
     test.created(NAME, json!({"size": 3})).await?;
@@ -89,7 +89,7 @@ spec:
     Ok(format!("served {:.1} s after kubectl apply", served.as_secs_f64()))
 }
 
-/// A database of a GiB is backed up and restored by agents that take less than 100 MiB.
+/// Agents back up and restore a database of 1 GiB with less than 100 MiB of memory.
 pub(crate) async fn a_gibibyte_to_s3_in_small_agents(test: &Test) -> Result<String> {
     const VALUE: usize = 1 << 20;
     let server = S3::start(test, "minio").await?;
@@ -101,7 +101,7 @@ pub(crate) async fn a_gibibyte_to_s3_in_small_agents(test: &Test) -> Result<Stri
     let writes = futures::stream::iter(0..1024_u32).map(async |number| {
         let text = |at: u32| (at ^ number).wrapping_mul(2_654_435_761).to_le_bytes();
         let value: Vec<u8> = (0..VALUE as u32 / 4).flat_map(text).collect();
-        // A busy disk may take longer than the client waits; the same write again changes nothing.
+        // A busy disk may take longer than the client waits. Repeating the same write changes nothing.
         let write = async || Ok(Some(client.put(format!("large/{number}"), value.clone()).await?));
         until("a write", 60, write).await
     });
@@ -135,8 +135,8 @@ pub(crate) async fn a_gibibyte_to_s3_in_small_agents(test: &Test) -> Result<Stri
     ))
 }
 
-/// Waits until a backup is troubled for a reason, and gives the words.
-async fn troubled(test: &Test, name: &str, reason: &str) -> Result<String> {
+/// Waits until a backup fails with a reason, and returns the message.
+async fn failed_with(test: &Test, name: &str, reason: &str) -> Result<String> {
     until(&format!("EtcdBackup {name} to fail with {reason}"), 120, async || {
         let status = status(test, name).await?;
         match conditions::get(&status.conditions, types::DEGRADED) {
@@ -148,7 +148,7 @@ async fn troubled(test: &Test, name: &str, reason: &str) -> Result<String> {
     .await
 }
 
-pub(crate) async fn backup_when_s3_refuses_or_is_away(test: &Test) -> Result<String> {
+pub(crate) async fn backup_when_s3_rejects_or_is_unavailable(test: &Test) -> Result<String> {
     let server = S3::start(test, "minio").await?;
     test.created("c", json!({"size": 1})).await?;
     // More than one part of an upload.
@@ -163,35 +163,35 @@ pub(crate) async fn backup_when_s3_refuses_or_is_away(test: &Test) -> Result<Str
         let s3 = json!({"path": path, "awsSecret": "aws", "endpoint": url, "forcePathStyle": true});
         json!({"clusterRef": {"name": "c"}, "s3": s3})
     };
-    let mut told = Vec::new();
-    // wrong credentials are told, and right ones are tried at once
+    let mut messages = Vec::new();
+    // wrong credentials are reported, and correct ones are used at once
     secret(test, "aws", "wrong-secret").await?;
     create(test, "refused", to("mybucket/refused", &server.url)).await?;
-    told.push(troubled(test, "refused", "AccessDenied").await?);
+    messages.push(failed_with(test, "refused", "AccessDenied").await?);
     test.kubectl(&["delete", "secret", "aws"]).await?;
     secret(test, "aws", PASSWORD).await?;
     succeeded(test, "refused", 60).await?;
-    // a bucket that is not there
+    // a bucket that does not exist
     create(test, "nowhere", to("nobucket/a", &server.url)).await?;
-    told.push(troubled(test, "nowhere", "BucketMissing").await?);
+    messages.push(failed_with(test, "nowhere", "BucketMissing").await?);
     // a disk that is smaller than the backup
     let small = S3::small(test, "small", 12).await?;
     create(test, "full", to("mybucket/full", &small.url)).await?;
-    told.push(troubled(test, "full", "StoreFull").await?);
+    messages.push(failed_with(test, "full", "StoreFull").await?);
     ensure!(!small.has("mybucket/full").await?, "part of a backup is there");
-    // too slow for the time that it is given
+    // too slow for its time limit
     let (proxy, url) = server.proxied(Fault::Slow(1 << 20))?;
     let with = |mut spec: Value, seconds: i64| {
         spec["backupPolicy"] = json!({ "timeoutInSecond": seconds });
         spec
     };
     create(test, "slow", with(to("mybucket/slow", &url), 4)).await?;
-    told.push(troubled(test, "slow", "TimedOut").await?);
+    messages.push(failed_with(test, "slow", "TimedOut").await?);
     ensure!(!server.has("mybucket/slow").await?, "part of a backup is there");
-    // cut half way, again and again; when it is mended the backup is made by itself
+    // interrupted half way, repeatedly; once repaired, the backup succeeds by itself
     proxy.set(Fault::CutAfter(10 << 20));
     create(test, "cut", to("mybucket/cut", &url)).await?;
-    told.push(troubled(test, "cut", "StoreUnreachable").await?);
+    messages.push(failed_with(test, "cut", "StoreUnreachable").await?);
     ensure!(!server.has("mybucket/cut").await?, "part of a backup is there");
     proxy.set(Fault::None);
     succeeded(test, "cut", 120).await?;
@@ -201,10 +201,10 @@ pub(crate) async fn backup_when_s3_refuses_or_is_away(test: &Test) -> Result<Str
         status(test, "cut").await?.consecutive_failures == 0,
         "it succeeded and counts failures"
     );
-    // down
+    // unavailable
     drop(proxy);
     create(test, "down", to("mybucket/down", &url)).await?;
-    told.push(troubled(test, "down", "StoreUnreachable").await?);
-    let short = |words: String| words.chars().take(70).collect::<String>();
-    Ok(told.into_iter().map(short).collect::<Vec<_>>().join(" | "))
+    messages.push(failed_with(test, "down", "StoreUnreachable").await?);
+    let short = |message: String| message.chars().take(70).collect::<String>();
+    Ok(messages.into_iter().map(short).collect::<Vec<_>>().join(" | "))
 }

@@ -13,13 +13,13 @@ use stateward_etcd::Tls;
 
 use super::tls::{apply_secret, member_pods, secrets, static_tls, with_fresh_certificates};
 use crate::cert_manager::{self, Controller};
-use crate::certificates::Authority;
+use crate::certificates::Ca;
 use crate::definitions::{self, CERT_MANAGER};
 use crate::test::Test;
 use crate::wait::until;
 use crate::writer::{Endpoint, Written};
 
-/// One cert-manager serves the whole cluster: scenarios that start one wait for each other, and for nobody else.
+/// One cert-manager serves the whole cluster, so scenarios that start one run one at a time.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 const CERTIFICATES: [&str; 3] = ["c-peer-cert", "c-server-cert", "c-client-cert"];
@@ -29,9 +29,9 @@ fn objects(test: &Test, kind: &str) -> Api<DynamicObject> {
     Api::namespaced_with(test.client.clone(), &test.namespace, &kind)
 }
 
-/// An issuer with an authority that the test knows.
-async fn issuer(test: &Test, name: &str, authority: &Authority) -> Result<()> {
-    issue_from(test, name, authority).await?;
+/// An issuer with a CA that the test knows.
+async fn issuer(test: &Test, name: &str, ca: &Ca) -> Result<()> {
+    issue_from(test, name, ca).await?;
     let object = json!({
         "apiVersion": "cert-manager.io/v1", "kind": "Issuer", "metadata": {"name": name},
         "spec": {"ca": {"secretName": format!("{name}-ca")}},
@@ -44,31 +44,31 @@ async fn issuer(test: &Test, name: &str, authority: &Authority) -> Result<()> {
     Ok(())
 }
 
-/// From now on the issuer signs with this authority.
-async fn issue_from(test: &Test, issuer: &str, authority: &Authority) -> Result<()> {
-    apply_secret(test, &authority.secret(&format!("{issuer}-ca"))).await
+/// Makes the issuer sign with this CA from now on.
+async fn issue_from(test: &Test, issuer: &str, ca: &Ca) -> Result<()> {
+    apply_secret(test, &ca.secret(&format!("{issuer}-ca"))).await
 }
 
-/// A file of a Secret, as text without what editors differ in.
+/// A file of a Secret as text, with normalized white space.
 async fn file(test: &Test, secret: &str, key: &str) -> Result<String> {
     let data = secrets(test).get(secret).await?.data.unwrap_or_default();
     let file = data.get(key).with_context(|| format!("{secret} has no {key}"))?;
     Ok(String::from_utf8_lossy(&file.0).trim().replace('\r', ""))
 }
 
-/// Waits until peers trust this authority alone and clients that one, and no rotation is under way.
-async fn trusted(test: &Test, peers: &Authority, clients: &Authority) -> Result<()> {
-    until("the authorities to be trusted alone", 400, async || {
+/// Waits until peers trust only the first CA and clients only the second, and no rotation is in progress.
+async fn trusted(test: &Test, peers: &Ca, clients: &Ca) -> Result<()> {
+    until("only the current CAs to be trusted", 400, async || {
         let cluster = test.get("c").await?;
         let stage = cluster.status.unwrap_or_default().tls.unwrap_or_default().stage;
-        for (secret, key, authority) in [
+        for (secret, key, ca) in [
             ("c-peer-tls", "peer-ca.crt", peers),
             ("c-server-tls", "server-ca.crt", clients),
             ("c-client-tls", "etcd-client-ca.crt", clients),
         ] {
             let trusted = file(test, secret, key).await?;
-            let alone = trusted == authority.pem.trim().replace('\r', "");
-            ensure!(alone, "{secret} trusts another; stage {stage}");
+            let alone = trusted == ca.pem.trim().replace('\r', "");
+            ensure!(alone, "{secret} trusts another CA; stage {stage}");
         }
         ensure!(stage.is_empty(), "stage {stage}");
         Ok(Some(()))
@@ -76,14 +76,14 @@ async fn trusted(test: &Test, peers: &Authority, clients: &Authority) -> Result<
     .await
 }
 
-/// The end of a scenario: nothing of cert-manager is left.
+/// Ends a scenario: deletes everything that cert-manager made.
 async fn finished(test: &Test, controller: Controller, written: Written) -> Result<String> {
     drop(controller);
     definitions::uninstall(test, CERT_MANAGER).await?;
     Ok(written.to_string())
 }
 
-/// Asks cert-manager for a new certificate now, as its own command line does.
+/// Requests a new certificate from cert-manager, as its command line does.
 async fn renew(test: &Test, name: &str) -> Result<()> {
     let certificates = objects(test, "Certificate");
     let certificate = certificates.get(name).await?;
@@ -100,7 +100,7 @@ async fn renew(test: &Test, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The certificates that members and clients have been given, by Secret.
+/// The certificates that members and clients were given, by Secret.
 async fn handed_out(test: &Test) -> Result<BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for (secret, key) in [
@@ -123,19 +123,22 @@ async fn settled(test: &Test, controller: &mut Controller, seconds: u64) -> Resu
 
 pub(crate) async fn tls_by_cert_manager(test: &Test) -> Result<String> {
     let _turn = TURN.lock().await;
-    // given no cert-manager at all
+    // given no cert-manager
     definitions::uninstall(test, CERT_MANAGER).await?;
     let tls =
         json!({"certManager": {"issuerRef": {"name": "ours"}, "dnsNames": ["etcd.example.com"], "overlapSeconds": 2}});
     test.create("c", json!({"size": 3, "TLS": tls})).await?;
-    let words = test.condition("c", "Degraded", "CannotCarryOut", 60).await?;
-    ensure!(words.contains("cert-manager is not installed"), "it says: {words}");
-    // when there is one, but not its issuer
+    let message = test.condition("c", "Degraded", "CannotCarryOut", 60).await?;
+    ensure!(
+        message.contains("cert-manager is not installed"),
+        "the message is: {message}"
+    );
+    // when cert-manager runs, but its issuer is missing
     definitions::install(test, CERT_MANAGER).await?;
     let mut controller = cert_manager::start(test)?;
-    until("words about the issuer", 120, async || {
+    until("a message about the issuer", 120, async || {
         let waiting = test.get("c").await?.status.unwrap_or_default().waiting;
-        ensure!(waiting.contains("c-peer-cert"), "it says: {waiting}");
+        ensure!(waiting.contains("c-peer-cert"), "the message is: {waiting}");
         Ok(Some(()))
     })
     .await
@@ -144,9 +147,9 @@ pub(crate) async fn tls_by_cert_manager(test: &Test) -> Result<String> {
         test.pods_of("c").await?.is_empty(),
         "a pod was made without certificates"
     );
-    // and then the issuer
-    let authority = Authority::new("ours")?;
-    issuer(test, "ours", &authority).await?;
+    // and when the issuer exists
+    let ca = Ca::new("ours")?;
+    issuer(test, "ours", &ca).await?;
     settled(test, &mut controller, 180).await?;
     let writer = test.writer("c").await?;
     let before = member_pods(test).await?;
@@ -164,16 +167,16 @@ pub(crate) async fn tls_by_cert_manager(test: &Test) -> Result<String> {
                 .then_some(()))
         })
         .await?;
-        writer.goes_on(100, 60).await
+        writer.writes_more(100, 60).await
     })
     .await
     .with_context(|| controller.last_words())?;
-    // then no pod was restarted for it, and what was made goes with the cluster
+    // then no pod was restarted for it, and the objects are deleted with the cluster
     ensure!(member_pods(test).await? == before, "a renewal restarted a pod");
     test.writer("c").await?.finish().await?;
     let written = writer.finish().await?;
     test.clusters().delete("c", &kube::api::DeleteParams::default()).await?;
-    until("the Certificates and their Secrets to go", 60, async || {
+    until("the Certificates and their Secrets to be deleted", 60, async || {
         let certificates = objects(test, "Certificate").list(&ListParams::default()).await?.items;
         let secrets: Vec<Secret> = secrets(test).list(&ListParams::default()).await?.items;
         let left = secrets
@@ -191,33 +194,33 @@ pub(crate) async fn tls_by_cert_manager(test: &Test) -> Result<String> {
     finished(test, controller, written).await
 }
 
-pub(crate) async fn authority_of_the_issuer_rotated(test: &Test) -> Result<String> {
+pub(crate) async fn issuer_ca_rotated(test: &Test) -> Result<String> {
     let _turn = TURN.lock().await;
     // given a cluster with certificates of an issuer
     definitions::install(test, CERT_MANAGER).await?;
     let mut controller = cert_manager::start(test)?;
-    issuer(test, "ours", &Authority::new("old")?).await?;
+    issuer(test, "ours", &Ca::new("old")?).await?;
     let tls = json!({"certManager": {"issuerRef": {"name": "ours"}, "overlapSeconds": 2}});
     test.create("c", json!({"size": 3, "TLS": tls})).await?;
     settled(test, &mut controller, 180).await?;
     let writer = test.writer("c").await?;
     let id = test.cluster_id("c").await?;
     writer.measure_from_here();
-    // when the issuer gets another authority and all is issued anew, all at once
-    let authority = Authority::new("new")?;
+    // when the issuer gets another CA and everything is issued again at once
+    let ca = Ca::new("new")?;
     with_fresh_certificates(test, &writer, async {
-        issue_from(test, "ours", &authority).await?;
+        issue_from(test, "ours", &ca).await?;
         for name in CERTIFICATES {
             renew(test, name).await?;
         }
-        trusted(test, &authority, &authority).await?;
+        trusted(test, &ca, &ca).await?;
         test.settled("c", 180).await?;
-        writer.goes_on(100, 60).await
+        writer.writes_more(100, 60).await
     })
     .await
     .with_context(|| controller.last_words())?;
-    // and when one edit asks for the user's own certificates instead
-    let own = Authority::new("own")?;
+    // and when one edit switches to the user's own certificates instead
+    let own = Ca::new("own")?;
     for secret in own.secrets("c", &test.namespace, &[&own])? {
         apply_secret(test, &secret).await?;
     }
@@ -228,27 +231,23 @@ pub(crate) async fn authority_of_the_issuer_rotated(test: &Test) -> Result<Strin
         test.edit("c", json!({ "TLS": tls })).await?;
         trusted(test, &own, &own).await?;
         test.settled("c", 180).await?;
-        writer.goes_on(50, 60).await
+        writer.writes_more(50, 60).await
     })
     .await?;
-    // then it was a rotation like any other
+    // then it was an ordinary rotation
     ensure!(test.cluster_id("c").await? == id, "it is another cluster");
     let written = writer.finish().await?.without_a_wait()?;
     finished(test, controller, written).await
 }
 
-pub(crate) async fn peers_have_an_issuer_of_their_own(test: &Test) -> Result<String> {
+pub(crate) async fn peers_have_their_own_issuer(test: &Test) -> Result<String> {
     let _turn = TURN.lock().await;
-    // given a cluster whose peers trust one authority and whose clients another
+    // given a cluster whose peers trust one CA and whose clients trust another
     definitions::install(test, CERT_MANAGER).await?;
     let mut controller = cert_manager::start(test)?;
-    let [ours, inner, next] = [
-        Authority::new("ours")?,
-        Authority::new("inner")?,
-        Authority::new("next")?,
-    ];
-    for (name, authority) in [("ours", &ours), ("inner", &inner), ("next", &next)] {
-        issuer(test, name, authority).await?;
+    let [ours, inner, next] = [Ca::new("ours")?, Ca::new("inner")?, Ca::new("next")?];
+    for (name, ca) in [("ours", &ours), ("inner", &inner), ("next", &next)] {
+        issuer(test, name, ca).await?;
     }
     let tls = |peers: Value| json!({"certManager": {"issuerRef": {"name": "ours"}, "peerIssuerRef": peers, "overlapSeconds": 2}});
     test.create("c", json!({"size": 3, "TLS": tls(json!({"name": "inner"}))}))
@@ -269,26 +268,26 @@ pub(crate) async fn peers_have_an_issuer_of_their_own(test: &Test) -> Result<Str
         "a client with the certificate of a peer was served"
     );
     writer.measure_from_here();
-    // when peers get another issuer, and then none of their own
+    // when peers get another issuer, and later use the common one again
     with_fresh_certificates(test, &writer, async {
-        for (peers, authority) in [(json!({"name": "next"}), &next), (Value::Null, &ours)] {
+        for (peers, ca) in [(json!({"name": "next"}), &next), (Value::Null, &ours)] {
             test.edit("c", json!({ "TLS": tls(peers) })).await?;
-            trusted(test, authority, &ours).await?;
+            trusted(test, ca, &ours).await?;
             test.settled("c", 180).await?;
-            writer.goes_on(50, 60).await?;
+            writer.writes_more(50, 60).await?;
         }
         Ok(())
     })
     .await
     .with_context(|| controller.last_words())?;
-    // then it was a rotation like any other
+    // then it was an ordinary rotation
     ensure!(test.cluster_id("c").await? == id, "it is another cluster");
     let written = writer.finish().await?.without_a_wait()?;
     finished(test, controller, written).await
 }
 
-/// What a peer could call clients' ports with.
-async fn peer_certificate(test: &Test, trusted: &Authority) -> Result<Tls> {
+/// The certificate that a peer could present on the client port.
+async fn peer_certificate(test: &Test, trusted: &Ca) -> Result<Tls> {
     let certificate = file(test, "c-peer-tls", "peer.crt").await?;
     let key = file(test, "c-peer-tls", "peer.key").await?;
     Ok(Tls::new(

@@ -1,4 +1,4 @@
-//! Clusters come and go.
+//! Clusters are created and deleted.
 
 use anyhow::{Result, ensure};
 use kube::api::{DeleteParams, ListParams};
@@ -10,7 +10,7 @@ use crate::wait::until;
 pub(crate) async fn one_member(test: &Test) -> Result<String> {
     test.created("one", json!({"size": 1})).await?;
     let writer = test.writer("one").await?;
-    writer.goes_on(50, 30).await?;
+    writer.writes_more(50, 30).await?;
     let written = writer.finish().await?;
     Ok(format!("{} writes", written.acknowledged))
 }
@@ -47,7 +47,7 @@ async fn created_with(test: &Test, size: i32, bootstrap: &str) -> Result<String>
         );
     }
     let writer = test.writer("c").await?;
-    writer.goes_on(50, 30).await?;
+    writer.writes_more(50, 30).await?;
     let written = writer.finish().await?;
     Ok(format!(
         "served {size} members after {time:.1} s; {} writes",
@@ -68,7 +68,7 @@ pub(crate) async fn recreate_under_the_same_name(test: &Test) -> Result<String> 
     ensure!(first != second, "the new cluster has the old one's ID {first}");
     let written = {
         let writer = test.writer("again").await?;
-        writer.goes_on(20, 30).await?;
+        writer.writes_more(20, 30).await?;
         writer.finish().await?
     };
     Ok(format!("{} writes", written.acknowledged))

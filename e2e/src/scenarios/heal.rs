@@ -1,4 +1,4 @@
-//! Members break and come back, or are replaced.
+//! Members fail and come back, or are replaced.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -6,11 +6,10 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::ground::Fault;
+use crate::environment::Fault;
 use crate::test::Test;
 use crate::wait::until;
 
-/// A follower's name.
 async fn follower(test: &Test, name: &str) -> Result<String> {
     let leader = test.leader(name).await?;
     let pods = test.pods_of(name).await?;
@@ -33,7 +32,7 @@ pub(crate) async fn kill_the_leader(test: &Test) -> Result<String> {
     writer.measure_from_here();
     let leader = test.leader("c").await?;
     test.fault(Fault::Kill(test.namespace.clone(), leader)).await?;
-    writer.goes_on(50, 60).await?;
+    writer.writes_more(50, 60).await?;
     test.settled("c", 90).await?;
     ensure!(ids(test, "c").await? == before, "a crash changed the member list");
     let written = writer.finish().await?;
@@ -77,7 +76,7 @@ pub(crate) async fn delete_pod_and_claim(test: &Test) -> Result<String> {
     Ok(format!("replaced after {time:.1} s; {} writes", written.acknowledged))
 }
 
-/// Waits until a member is out of the list and the cluster is whole again.
+/// Waits until a member is removed and the cluster matches its spec again.
 async fn replaced(test: &Test, name: &str, victim: &str, seconds: u64) -> Result<()> {
     until(&format!("{victim} to be replaced"), seconds, async || {
         let list = test.list(name).await?;
@@ -101,7 +100,7 @@ pub(crate) async fn delete_all_pods(test: &Test) -> Result<String> {
     test.settled("c", 120).await?;
     ensure!(ids(test, "c").await? == before, "the member list changed");
     ensure!(test.cluster_id("c").await? == cluster, "it is another cluster");
-    writer.goes_on(20, 60).await?;
+    writer.writes_more(20, 60).await?;
     let written = writer.finish().await?;
     Ok(format!(
         "longest gap {:.1} s, {} writes",
@@ -129,11 +128,12 @@ pub(crate) async fn lose_a_volume(test: &Test) -> Result<String> {
 pub(crate) async fn corrupt_a_volume(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let writer = test.writer("c").await?;
-    writer.goes_on(100, 60).await?;
+    writer.writes_more(100, 60).await?;
     let victim = follower(test, "c").await?;
     test.fault(Fault::CorruptVolume(test.namespace.clone(), victim.clone()))
         .await?;
-    // It either survives the damage (a page that was not in use) or is replaced; acknowledged writes are found either way.
+    // It either survives the damage (a page that was not in use) or is replaced. In both cases, acknowledged writes are
+    // kept.
     test.settled("c", 240).await?;
     let stayed = test.list("c").await?.iter().any(|member| member.name == victim);
     let written = writer.finish().await?;
@@ -152,10 +152,13 @@ pub(crate) async fn freeze_a_member(test: &Test) -> Result<String> {
     test.fault(Fault::Freeze(test.namespace.clone(), leader.clone()))
         .await?;
     test.condition("c", "Degraded", "MembersUnhealthy", 60).await?;
-    writer.goes_on(50, 90).await?;
+    writer.writes_more(50, 90).await?;
     test.fault(Fault::Thaw(test.namespace.clone(), leader)).await?;
     test.settled("c", 120).await?;
-    ensure!(ids(test, "c").await? == before, "silence alone changed the member list");
+    ensure!(
+        ids(test, "c").await? == before,
+        "a missing reply changed the member list"
+    );
     let written = writer.finish().await?;
     Ok(format!("longest gap {:.1} s", written.longest_gap.as_secs_f64()))
 }
@@ -204,7 +207,7 @@ pub(crate) async fn cut_a_member_off(test: &Test) -> Result<String> {
                 .await?;
         }
     }
-    writer.goes_on(50, 90).await?;
+    writer.writes_more(50, 90).await?;
     test.fault(Fault::Heal).await?;
     test.settled("c", 90).await?;
     ensure!(ids(test, "c").await? == before, "a cut changed the member list");
@@ -213,7 +216,7 @@ pub(crate) async fn cut_a_member_off(test: &Test) -> Result<String> {
 }
 
 pub(crate) async fn operator_cut_off_from_a_member(test: &Test) -> Result<String> {
-    // a silence of longer than this would count if the node were dead
+    // If the node were dead, a longer interruption than this would count.
     test.created("c", json!({"size": 3, "recovery": {"nodeLossSeconds": 5}}))
         .await?;
     let before = ids(test, "c").await?;
@@ -229,13 +232,13 @@ pub(crate) async fn operator_cut_off_from_a_member(test: &Test) -> Result<String
     let leader = test.leader("c").await?;
     test.fault(Fault::CutOperator(test.namespace.clone(), leader.clone()))
         .await?;
-    // it is told whom it does not hear, and for as long as this nothing else happens
-    let words = test.condition("c", "Degraded", "MembersUnhealthy", 60).await?;
+    // the status names the unreachable member, and nothing else happens for as long as this lasts
+    let message = test.condition("c", "Degraded", "MembersUnhealthy", 60).await?;
     ensure!(
-        words.contains(&leader),
-        "nobody is told whom the operator does not hear: {words}"
+        message.contains(&leader),
+        "the status does not name the unreachable member: {message}"
     );
-    until("half a minute of silence", 90, async || {
+    until("half a minute without a reply", 90, async || {
         let status = test.get("c").await?.status.unwrap_or_default();
         let mut conditions = status.conditions.into_iter();
         let degraded = conditions.find(|condition| condition.reason == "MembersUnhealthy");
@@ -262,7 +265,7 @@ fn restarts(pod: &k8s_openapi::api::core::v1::Pod) -> i32 {
     statuses.map(|status| status.restart_count).sum()
 }
 
-/// Its etcd is running, as far as its kubelet has told.
+/// Whether its etcd runs, according to the kubelet.
 fn runs(pod: &Pod) -> bool {
     let containers = pod
         .status
@@ -280,27 +283,33 @@ pub(crate) async fn crash_loop_that_replacing_does_not_end(test: &Test) -> Resul
     let first = follower(test, "c").await?;
     let well: Vec<_> = test.pods_of("c").await?.iter().map(ResourceExt::name_any).collect();
     let well: Vec<_> = well.into_iter().filter(|name| *name != first).collect();
-    // whoever is in its place ends as soon as it runs
-    let words = until("the operator to leave it as it is", 1300, async || {
+    // every pod in its place crashes as soon as it runs
+    let message = until("the operator to stop replacing it", 1300, async || {
         for pod in test.pods_of("c").await? {
             let name = pod.name_any();
             if !well.contains(&name) && runs(&pod) {
-                // it may have ended by itself
+                // it may have exited by itself
                 let _ended = test.fault(Fault::Kill(test.namespace.clone(), name)).await;
             }
         }
         let status = test.get("c").await?.status.unwrap_or_default();
         let mut conditions = status.conditions.into_iter();
-        let told = conditions.find(|condition| condition.type_ == "Degraded" && condition.reason == "CrashesAgain");
-        Ok(told.map(|condition| condition.message))
+        let found = conditions.find(|condition| condition.type_ == "Degraded" && condition.reason == "CrashesAgain");
+        Ok(found.map(|condition| condition.message))
     })
     .await?;
-    ensure!(words.contains("kubectl logs"), "nobody is told what to do: {words}");
+    ensure!(
+        message.contains("kubectl logs"),
+        "the message does not say what to do: {message}"
+    );
     let now = ids(test, "c").await?;
     let stayed = before.iter().filter(|id| now.contains(id)).count();
     ensure!(stayed == 2, "{stayed} of the first members are left");
-    // when it ends at last, it comes back by itself
+    // when the crashes end, it comes back by itself
     test.settled("c", 400).await?;
     let written = writer.finish().await?;
-    Ok(format!("replaced once, then left; {} writes", written.acknowledged))
+    Ok(format!(
+        "replaced once, then left alone; {} writes",
+        written.acknowledged
+    ))
 }

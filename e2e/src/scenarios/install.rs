@@ -1,4 +1,4 @@
-//! Installing, upgrading and removing the operator, by each way there is.
+//! Installing, upgrading and removing the operator, in every supported way.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::definitions::{self, PROMETHEUS};
-use crate::ground::Fault;
+use crate::environment::Fault;
 use crate::test::Test;
 use crate::wait::until;
 
-/// Where the shipped manifests put the operator.
+/// The namespace of the shipped manifests.
 pub(super) const HOME: &str = "stateward-system";
 
-/// What must not change when only the operator does: each pod's name, UID and how often its containers were restarted.
+/// What must not change when only the operator changes: the name, UID and restart count of each pod.
 pub(super) async fn pods(test: &Test, name: &str) -> Result<Vec<(String, Option<String>, i32)>> {
     let mut facts: Vec<_> = test
         .pods_of(name)
@@ -41,7 +41,7 @@ pub(super) async fn pods(test: &Test, name: &str) -> Result<Vec<(String, Option<
     Ok(facts)
 }
 
-/// Takes the shipped operator out of the way; the suite brings it back afterwards.
+/// Removes the shipped operator; the suite starts it again afterwards.
 pub(super) async fn without_the_shipped_operator(test: &Test) -> Result<()> {
     let scale = ["--namespace", HOME, "scale", "deployment/stateward", "--replicas=0"];
     test.kubectl(&scale).await?;
@@ -50,13 +50,13 @@ pub(super) async fn without_the_shipped_operator(test: &Test) -> Result<()> {
 
 async fn no_operator(test: &Test) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(test.client.clone(), HOME);
-    until("the operator's pods to go", 60, async || {
+    until("the operator's pods to be deleted", 60, async || {
         Ok(pods.list(&ListParams::default()).await?.items.is_empty().then_some(()))
     })
     .await
 }
 
-/// One request, as a probe sends it; the whole answer.
+/// Sends one request, as a probe does, and returns the whole response.
 async fn get(address: &str, path: &str) -> Result<String> {
     let mut stream = tokio::net::TcpStream::connect((address, 8080)).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
@@ -98,9 +98,9 @@ pub(crate) async fn operator_pod_is_well_behaved(test: &Test) -> Result<String> 
     ensure!(get(&address, "/healthz").await?.starts_with("HTTP/1.1 200"), "/healthz");
     ensure!(
         get(&address, "/metrics").await?.contains("stateward_leads 1"),
-        "/metrics does not say that it leads"
+        "/metrics does not report leadership"
     );
-    // In the middle of work it ends within its grace period, and its successor need not wait for the lease to run out.
+    // In the middle of work, it stops within its grace period, and its successor does not wait for the lease to expire.
     test.create("c", json!({"size": 3})).await?;
     until("the first pod", 60, async || {
         Ok((!test.pods_of("c").await?.is_empty()).then_some(()))
@@ -118,7 +118,7 @@ pub(crate) async fn operator_pod_is_well_behaved(test: &Test) -> Result<String> 
         time < Duration::from_secs(30),
         "killed after its grace period: {time:?}"
     );
-    test.ground.start_operator().await?;
+    test.environment.start_operator().await?;
     test.settled("c", 90).await?;
     Ok(format!("ended after {:.1} s", time.as_secs_f64()))
 }
@@ -126,14 +126,13 @@ pub(crate) async fn operator_pod_is_well_behaved(test: &Test) -> Result<String> 
 pub(crate) async fn kustomize(test: &Test) -> Result<String> {
     let made = test.kubectl(&["kustomize", "deploy"]).await?;
     let count = made.lines().filter(|line| line.starts_with("kind: ")).count();
-    ensure!(count >= 9, "only {count} objects come of it");
+    ensure!(count >= 9, "it renders only {count} objects");
     let apply = ["--namespace", HOME, "apply", "--server-side", "--force-conflicts"];
     test.kubectl(&[&apply[..], &["--dry-run=server", "-k", "deploy"]].concat())
         .await?;
     Ok(format!("{count} objects"))
 }
 
-/// The chart.
 pub(super) const CHART: &str = "charts/stateward";
 
 pub(crate) async fn helm_namespaced(test: &Test) -> Result<String> {
@@ -153,7 +152,7 @@ pub(crate) async fn helm_namespaced(test: &Test) -> Result<String> {
     let writer = test.writer("c").await?;
     let before = pods(test, "c").await?;
 
-    // It sees its own namespace's Secrets and no other's.
+    // It can read the Secrets of its own namespace and of no other.
     let account = format!("--as=system:serviceaccount:{}:mine-stateward", test.namespace);
     test.kubectl(&["get", "secrets", &account]).await?;
     for namespace in ["default", HOME] {
@@ -164,7 +163,7 @@ pub(crate) async fn helm_namespaced(test: &Test) -> Result<String> {
         ensure!(refused.to_string().contains("forbidden"), "{refused:#}");
     }
 
-    // An upgrade brings a definition that was changed back, and touches no database pod.
+    // An upgrade restores a definition that was changed, and does not touch database pods.
     let crd = "customresourcedefinition/etcdclusters.etcd.database.coreos.com";
     let short = "jsonpath={.spec.names.shortNames}";
     let names = test.kubectl(&["get", crd, "-o", short]).await?;
@@ -189,22 +188,22 @@ pub(crate) async fn helm_namespaced(test: &Test) -> Result<String> {
     test.edit("c", json!({"size": 3})).await?;
     test.settled("c", 120).await?;
     let kept = pods(test, "c").await?.iter().filter(|pod| before.contains(pod)).count();
-    ensure!(kept >= 1, "the member that stayed all along was made anew");
+    ensure!(kept >= 1, "the member that stayed was created again");
 
-    // Uninstalled, the cluster goes on, and its definition stays.
+    // After the operator is uninstalled, the cluster keeps running and its definition stays.
     let before = pods(test, "c").await?;
     test.helm(&["uninstall", "mine", "--wait"]).await?;
-    writer.goes_on(100, 30).await?;
+    writer.writes_more(100, 30).await?;
     test.kubectl(&["get", crd]).await?;
     ensure!(pods(test, "c").await? == before, "uninstalling touched a pod");
     let written = writer.finish().await?;
     Ok(format!("{} writes", written.acknowledged))
 }
 
-/// Values that turn on what the Prometheus operator reads.
+/// Values that enable what the Prometheus operator reads.
 const MONITORING: &str = "--set=serviceMonitor.enabled=true,prometheusRule.enabled=true";
 
-pub(crate) async fn monitoring_objects_are_taken(test: &Test) -> Result<String> {
+pub(crate) async fn monitoring_objects_are_accepted(test: &Test) -> Result<String> {
     definitions::install(test, PROMETHEUS).await?;
     let template = [
         "template",
@@ -214,22 +213,22 @@ pub(crate) async fn monitoring_objects_are_taken(test: &Test) -> Result<String> 
         "--show-only=templates/monitoring.yaml",
     ];
     let objects = test.helm(&template).await?;
-    // A field that the definitions do not know is refused, not dropped.
+    // A field that the definitions do not know is rejected, not dropped.
     let apply = ["apply", "--server-side", "--validate=strict", "-f", "-"];
     test.tool("kubectl", &apply, Some(&objects)).await?;
     for kind in ["servicemonitor", "prometheusrule"] {
         test.kubectl(&["get", &format!("{kind}.monitoring.coreos.com/mine-stateward")])
             .await?;
     }
-    // And they do look: neither a time that is none nor an unknown field gets by.
+    // The validation really happens: an invalid duration and an unknown field are both rejected.
     for (right, wrong) in [
         ("interval: 30s", "interval: often"),
         ("endpoints:", "endpoint: []\n  endpoints:"),
     ] {
         let broken = objects.replacen(right, wrong, 1);
-        ensure!(broken != objects, "there is no {right} in it");
+        ensure!(broken != objects, "it does not contain {right}");
         let refused = test.tool("kubectl", &apply, Some(&broken)).await;
-        ensure!(refused.is_err(), "{wrong} was taken");
+        ensure!(refused.is_err(), "{wrong} was accepted");
     }
     definitions::uninstall(test, PROMETHEUS).await?;
     Ok(format!("{} lines", objects.lines().count()))
@@ -254,7 +253,7 @@ pub(crate) async fn helm_cluster_wide(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let writer = test.writer("c").await?;
     let before = pods(test, "c").await?;
-    // The one that leads is lost; the other goes on with what it was doing.
+    // The leader is lost; the other replica continues its work.
     test.edit("c", json!({"size": 4})).await?;
     let leader = acting(test, &test.namespace).await?;
     test.fault(Fault::Kill(test.namespace.clone(), leader.clone())).await?;
@@ -270,7 +269,7 @@ pub(crate) async fn helm_cluster_wide(test: &Test) -> Result<String> {
     Ok(format!("{leader} led and was killed; {} writes", written.acknowledged))
 }
 
-/// The pod that acts: the holder of the lease.
+/// The active pod: the holder of the lease.
 pub(super) async fn acting(test: &Test, namespace: &str) -> Result<String> {
     let lease = [
         "--namespace",
@@ -284,12 +283,12 @@ pub(super) async fn acting(test: &Test, namespace: &str) -> Result<String> {
     test.kubectl(&lease).await
 }
 
-/// What an installation beside the shipped one calls what is in no namespace.
+/// The name of cluster-scoped objects of an installation beside the shipped one.
 const BESIDE: &str = "stateward-previous";
 
-/// Installs the release before: in place of the shipped operator, or beside it in another namespace.
+/// Installs the previous release: in place of the shipped operator, or beside it in another namespace.
 async fn previous(test: &Test, namespace: &str) -> Result<()> {
-    let file = std::env::var("STATEWARD_PREVIOUS").context("no release before this one")?;
+    let file = std::env::var("STATEWARD_PREVIOUS").context("there is no previous release")?;
     let manifests = std::fs::read_to_string(&file).with_context(|| file.clone())?;
     let mut objects = Vec::new();
     for document in serde_yaml_ng::Deserializer::from_str(&manifests.replace(HOME, namespace)) {
@@ -304,8 +303,8 @@ async fn previous(test: &Test, namespace: &str) -> Result<()> {
         objects.push(object);
     }
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
-    let words = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-    crate::tool::run("kubectl", &test.ground.kubeconfig(), &words, Some(&list)).await?;
+    let arguments = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+    crate::tool::run("kubectl", &test.environment.kubeconfig(), &arguments, Some(&list)).await?;
     let wait = [
         "--namespace",
         namespace,
@@ -318,7 +317,8 @@ async fn previous(test: &Test, namespace: &str) -> Result<()> {
 }
 
 pub(crate) async fn operator_upgrade(test: &Test) -> Result<String> {
-    // The shipped one goes first: it would be refused what the other's roles do not give.
+    // The shipped one is removed first, because the API server rejects roles with more permissions than the installer
+    // has.
     let away = [
         "--namespace",
         HOME,
@@ -332,8 +332,8 @@ pub(crate) async fn operator_upgrade(test: &Test) -> Result<String> {
     test.created("t", json!({"size": 1, "TLS": {"auto": {}}})).await?;
     let writer = test.writer("c").await?;
     let before = (pods(test, "c").await?, pods(test, "t").await?);
-    test.ground.start_operator().await?; // puts this release in its place
-    writer.goes_on(200, 60).await?;
+    test.environment.start_operator().await?; // replaces it with this release
+    writer.writes_more(200, 60).await?;
     test.settled("c", 60).await?;
     test.settled("t", 60).await?;
     let after = (pods(test, "c").await?, pods(test, "t").await?);
@@ -341,7 +341,7 @@ pub(crate) async fn operator_upgrade(test: &Test) -> Result<String> {
         after == before,
         "the upgrade touched a pod: {before:?} became {after:?}"
     );
-    // and it works with what the other one left
+    // and it works with what the previous one left
     test.edit("c", json!({"size": 5})).await?;
     test.settled("c", 120).await?;
     let written = writer.finish().await?;
@@ -349,7 +349,7 @@ pub(crate) async fn operator_upgrade(test: &Test) -> Result<String> {
 }
 
 pub(crate) async fn two_operators_of_different_versions(test: &Test) -> Result<String> {
-    // Two installations, each with a lease of its own: both act, on the same clusters.
+    // Two installations with a lease each: both are active, for the same clusters.
     previous(test, &test.namespace).await?;
     let result = two_at_once(test).await;
     test.kubectl(&["delete", "deployment/stateward"]).await?;
@@ -362,7 +362,7 @@ pub(crate) async fn two_operators_of_different_versions(test: &Test) -> Result<S
         "-f",
         "deploy/install.yaml",
     ];
-    crate::tool::run("kubectl", &test.ground.kubeconfig(), &apply, None).await?;
+    crate::tool::run("kubectl", &test.environment.kubeconfig(), &apply, None).await?;
     result
 }
 
@@ -381,12 +381,12 @@ async fn two_at_once(test: &Test) -> Result<String> {
     Ok(written.to_string())
 }
 
-pub(crate) async fn uninstalled_clusters_go_on(test: &Test) -> Result<String> {
+pub(crate) async fn clusters_keep_running_after_uninstall(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     test.created("gone", json!({"size": 1})).await?;
     let writer = test.writer("c").await?;
     let before = pods(test, "c").await?;
-    // as docs/install.md says
+    // as docs/install.md describes
     test.kubectl(&["delete", "namespace", HOME, "--timeout=90s"]).await?;
     test.kubectl(&[
         "delete",
@@ -395,20 +395,20 @@ pub(crate) async fn uninstalled_clusters_go_on(test: &Test) -> Result<String> {
         "app.kubernetes.io/part-of=stateward",
     ])
     .await?;
-    writer.goes_on(100, 60).await?;
+    writer.writes_more(100, 60).await?;
     ensure!(pods(test, "c").await? == before, "uninstalling touched a pod");
-    // a crash is mended without an operator
+    // a crash is repaired without an operator
     let leader = test.leader("c").await?;
     test.fault(Fault::Kill(test.namespace.clone(), leader)).await?;
-    writer.goes_on(50, 60).await?;
-    // and nothing hangs that is deleted now
+    writer.writes_more(50, 60).await?;
+    // and objects that are deleted now do not hang
     test.kubectl(&["delete", "etcdcluster/gone", "--timeout=30s"]).await?;
-    until("its pods to go", 60, async || {
+    until("its pods to be deleted", 60, async || {
         Ok(test.pods_of("gone").await?.is_empty().then_some(()))
     })
     .await?;
-    // installed again, it takes up its work
-    test.ground.start_operator().await?;
+    // after another installation, it continues its work
+    test.environment.start_operator().await?;
     test.edit("c", json!({"size": 4})).await?;
     test.settled("c", 120).await?;
     let written = writer.finish().await?;

@@ -1,18 +1,18 @@
-//! The scenarios. Each is a sentence of the operations manual, with a client that writes all along and afterwards finds
-//! every acknowledged write.
+//! The scenarios. Each one is a sentence of the operations manual, with a client that writes continuously and
+//! afterwards reads back every acknowledged write.
 
+mod adopt;
 mod adopt_scope;
 mod alarms;
 mod backup;
 mod backup_kept;
 mod backup_s3;
-mod care;
 mod cert_manager;
 mod create;
 mod heal;
-mod home;
+mod infrastructure;
 mod install;
-mod move_in;
+mod maintenance;
 mod operator;
 mod quorum;
 mod refused;
@@ -26,28 +26,27 @@ mod upgrade;
 use anyhow::Result;
 use futures::future::LocalBoxFuture;
 
-use crate::ground::Need;
+use crate::environment::Need;
 use crate::test::Test;
 
-/// One scenario.
 pub(crate) struct Scenario {
     /// What `--list` shows.
     pub(crate) name: &'static str,
-    /// One of the dozen that matter most.
+    /// One of the most important ones.
     pub(crate) smoke: bool,
-    /// It breaks or counts what others share (the operator, nodes, the API server), so nothing runs beside it.
+    /// It breaks or counts something shared (the operator, nodes, the API server), so nothing runs beside it.
     pub(crate) alone: bool,
-    /// What it needs of its ground.
+    /// What it needs from its environment.
     pub(crate) needs: &'static [Need],
-    /// Seconds it may take.
+    /// The time limit in seconds.
     pub(crate) limit: u64,
-    /// What it does; the text goes into the summary.
+    /// The scenario. The text that it returns goes into the summary.
     pub(crate) run: for<'a> fn(&'a Test) -> LocalBoxFuture<'a, Result<String>>,
 }
 
 macro_rules! scenarios {
     ($($module:ident :: $name:ident $($mark:ident)* $( [$($need:ident),*] )? $limit:literal ;)*) => {
-        /// All of them. Those that need not be alone run first, side by side.
+        /// All scenarios. Those that can run in parallel run first.
         pub(crate) const SCENARIOS: &[Scenario] = &[$(
             Scenario {
                 name: stringify!($name),
@@ -66,7 +65,7 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    // A real kubelet waits for minutes between restarts: it begins first and goes on beside all others.
+    // A real kubelet waits for minutes between restarts, so this one starts first and runs beside all others.
     heal::crash_loop_that_replacing_does_not_end 1800;
     create::one_member smoke 120;
     create::three_members smoke 180;
@@ -95,88 +94,88 @@ scenarios! {
     operator::killed_during_replacement alone 300;
     operator::restart_touches_no_pod smoke alone 180;
     operator::killed_after_every_write alone [Meter, AllVersions] 1500;
-    operator::two_operators_and_a_lease_that_wanders alone [Meter] 600;
-    operator::quiet_clusters_ask_nothing_of_the_api alone [Meter] 400;
+    operator::two_operators_and_a_moving_lease alone [Meter] 600;
+    operator::idle_clusters_send_no_requests alone [Meter] 400;
     quorum::lost_without_consent 240;
     quorum::recovered_from_survivor 300;
     quorum::cut_off_majority_is_given_up_only_on_proof alone [Nodes] 900;
     upgrade::one_minor smoke 300;
     upgrade::refused_path 240;
     upgrade::refused_while_authentication_is_enabled [AllVersions] 400;
-    upgrade::downgrade_taken_back [AllVersions] 600;
+    upgrade::downgrade_reverted [AllVersions] 600;
     upgrade::from_the_oldest_to_the_newest_and_back [AllVersions] 1500;
     spec::bad_image_then_revert smoke 300;
     spec::unsatisfiable_node_selector_then_revert 300;
-    refused::a_pod_that_the_api_server_refuses_stops_nobody smoke 600;
-    refused::a_full_quota_does_not_hold_a_roll_up 400;
-    refused::labels_of_stateward_are_refused 240;
+    refused::a_rejected_pod_stops_no_member smoke 600;
+    refused::a_full_quota_does_not_block_a_rollout 400;
+    refused::reserved_labels_are_rejected 240;
     spec::edits_reach_running_pods 300;
-    spec::labels_come_and_go_without_a_restart 240;
+    spec::labels_change_without_a_restart 240;
     spec::pause 240;
     spec::hibernate 240;
-    spec::wrong_specs_are_refused smoke 120;
-    spec::wrong_specs_that_pass_admission 400;
+    spec::invalid_specs_are_rejected smoke 120;
+    spec::invalid_specs_that_pass_admission 400;
     spec::the_seeds_walk_through_with_kubectl [Kubectl, AllVersions] 900;
     tls::tls_auto smoke 240;
     tls::tls_switched_on_and_off 400;
     tls::tls_static 600;
     tls::tls_static_with_one_self_signed_certificate 300;
     tls::tls_secret_of_the_user_is_left_alone 400;
-    tls::tls_static_authority_changed_by_the_user 900;
+    tls::tls_static_ca_changed_by_the_user 900;
     tls_rotation::tls_static_becomes_auto 600;
     tls_rotation::tls_auto_becomes_static 600;
-    tls_rotation::tls_authority_rotated 600;
-    tls_rotation::tls_authority_of_the_user_replaced 900;
-    tls_rotation::tls_authority_rotated_under_a_continuous_backup 900;
-    tls_rotation::tls_authority_rotated_while_the_operator_dies alone 900;
+    tls_rotation::tls_ca_rotated 600;
+    tls_rotation::tls_ca_of_the_user_replaced 900;
+    tls_rotation::tls_ca_rotated_during_a_continuous_backup 900;
+    tls_rotation::tls_ca_rotated_while_the_operator_crashes alone 900;
     cert_manager::tls_by_cert_manager [CertManager] 2400;
-    cert_manager::authority_of_the_issuer_rotated [CertManager] 2400;
-    cert_manager::peers_have_an_issuer_of_their_own [CertManager] 2400;
-    alarms::alarms_of_anybody_are_cleared smoke 420;
-    alarms::image_that_cannot_be_pulled_is_told 300;
-    care::fill_the_quota 300;
-    care::claims_grow 240;
-    care::defragmented_by_schedule 300;
+    cert_manager::issuer_ca_rotated [CertManager] 2400;
+    cert_manager::peers_have_their_own_issuer [CertManager] 2400;
+    alarms::alarms_of_any_member_are_cleared smoke 420;
+    alarms::image_pull_failure_is_reported 300;
+    maintenance::fill_the_quota 300;
+    maintenance::claims_grow 240;
+    maintenance::defragmented_by_schedule 300;
     install::operator_pod_is_well_behaved smoke alone [OperatorPod] 240;
     install::kustomize [Kubectl, OperatorPod] 60;
     install::helm_namespaced smoke alone [Helm, Kubectl, OperatorPod] 420;
     install::helm_cluster_wide alone [Helm, Kubectl, OperatorPod, PrometheusOperator] 400;
-    install::monitoring_objects_are_taken alone [Helm, Kubectl, PrometheusOperator] 120;
-    home::node_of_the_operator_lost alone [Nodes, Kubectl, OperatorPod] 700;
-    home::node_of_one_of_two_operators_lost alone [Nodes, Helm, Kubectl, OperatorPod] 700;
+    install::monitoring_objects_are_accepted alone [Helm, Kubectl, PrometheusOperator] 120;
+    infrastructure::node_of_the_operator_lost alone [Nodes, Kubectl, OperatorPod] 700;
+    infrastructure::node_of_one_of_two_operators_lost alone [Nodes, Helm, Kubectl, OperatorPod] 700;
     install::operator_upgrade alone [Previous, Kubectl, OperatorPod] 400;
     install::two_operators_of_different_versions alone [Previous, Kubectl, OperatorPod] 600;
-    home::drain_every_node alone [Nodes, Kubectl] 600;
-    home::drain_a_node_with_two_members alone [Nodes, Kubectl] 500;
-    home::certificates_are_renewed 240;
-    home::namespace_deleted_with_a_cluster 240;
-    home::api_server_down_for_a_minute alone [ApiServer] 400;
-    install::uninstalled_clusters_go_on alone [Kubectl, OperatorPod] 400;
-    move_in::a_stateful_set_is_taken_over alone [Kubectl] 500;
-    move_in::a_stateful_set_with_tls_is_taken_over alone [Kubectl] 600;
-    move_in::what_cannot_be_taken_over_is_told [Kubectl] 300;
+    infrastructure::drain_every_node alone [Nodes, Kubectl] 600;
+    infrastructure::drain_a_node_with_two_members alone [Nodes, Kubectl] 500;
+    infrastructure::certificates_are_renewed 240;
+    infrastructure::namespace_deleted_with_a_cluster 240;
+    infrastructure::api_server_down_for_a_minute alone [ApiServer] 400;
+    install::clusters_keep_running_after_uninstall alone [Kubectl, OperatorPod] 400;
+    adopt::a_stateful_set_is_adopted alone [Kubectl] 500;
+    adopt::a_stateful_set_with_tls_is_adopted alone [Kubectl] 600;
+    adopt::what_cannot_be_adopted_is_reported [Kubectl] 300;
     adopt_scope::a_cluster_of_another_namespace_is_not_adopted 240;
-    move_in::a_cluster_of_the_old_operator_is_taken_over [Kubectl] 500;
+    adopt::a_cluster_of_the_old_operator_is_adopted [Kubectl] 500;
     backup::backup_with_kubectl smoke [Kubectl] 240;
     backup_s3::backup_to_s3_step_by_step [Kubectl, S3] 240;
     backup_s3::restore_from_s3_step_by_step [Kubectl, S3] 420;
-    backup_s3::backup_when_s3_refuses_or_is_away [Kubectl, S3] 400;
+    backup_s3::backup_when_s3_rejects_or_is_unavailable [Kubectl, S3] 400;
     backup_s3::a_gibibyte_to_s3_in_small_agents alone [Kubectl, S3] 600;
     backup::backup_schedule_and_retention 300;
     backup::backup_of_a_tls_cluster 300;
     backup::backup_proven_and_followed 300;
-    backup::backup_troubles_are_told [Kubectl] 400;
+    backup::backup_problems_are_reported [Kubectl] 400;
     backup_kept::backup_proofs_that_fail_delete_nothing [S3] 600;
-    backup_kept::backup_that_breaks_off_leaves_the_one_before [S3] 400;
-    backup_kept::backup_path_of_another_is_refused 300;
+    backup_kept::interrupted_backup_keeps_the_previous_one [S3] 400;
+    backup_kept::backup_path_conflict_is_rejected 300;
     backup_kept::restore_whose_inspecting_node_dies alone [Nodes, S3] 900;
     backup::backup_operator_killed alone 600;
-    backup::backup_namespaces_apart 300;
+    backup::backups_are_isolated_by_namespace 300;
     backup::backup_by_the_cluster_itself 300;
     backup::backup_before_an_upgrade 600;
     restore::restore_with_kubectl smoke [Kubectl] 420;
     restore::destroyed_and_restored 480;
-    restore::bad_backups_are_refused 420;
+    restore::bad_backups_are_rejected 420;
     restore::restore_operator_killed alone 600;
     restore::recovered_from_backup 480;
     restore::tls_cluster_restored 420;

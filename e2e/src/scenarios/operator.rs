@@ -1,4 +1,4 @@
-//! The operator crashes in the middle of things.
+//! The operator crashes in the middle of its work.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::test::Test;
 use crate::wait::until;
 
 async fn crash(test: &Test) -> Result<()> {
-    test.ground.kill_operator().await?;
-    test.ground.start_operator().await
+    test.environment.kill_operator().await?;
+    test.environment.start_operator().await
 }
 
 pub(crate) async fn killed_during_create(test: &Test) -> Result<String> {
@@ -27,7 +27,7 @@ pub(crate) async fn killed_during_create(test: &Test) -> Result<String> {
     }
     test.settled("c", 120).await?;
     let writer = test.writer("c").await?;
-    writer.goes_on(20, 30).await?;
+    writer.writes_more(20, 30).await?;
     let written = writer.finish().await?;
     Ok(format!("{} writes", written.acknowledged))
 }
@@ -93,7 +93,7 @@ pub(crate) async fn restart_touches_no_pod(test: &Test) -> Result<String> {
     crash(test).await?;
     test.settled("c", 60).await?;
     let writer = test.writer("c").await?;
-    writer.goes_on(50, 30).await?;
+    writer.writes_more(50, 30).await?;
     ensure!(facts().await? == before, "the operator's restart changed a pod");
     ensure!(
         test.get("c").await?.metadata.resource_version == version,
@@ -103,9 +103,9 @@ pub(crate) async fn restart_touches_no_pod(test: &Test) -> Result<String> {
     Ok("not one write".into())
 }
 
-/// Lives of an operator that each end right after their first write, until the cluster is as its spec says.
+/// Runs operators that each crash right after their first write, until the cluster matches its spec.
 async fn one_write_a_life(test: &Test, seconds: u64) -> Result<u32> {
-    let meter = test.ground.meter().context("nothing is counted here")?;
+    let meter = test.environment.meter().context("nothing is counted here")?;
     let mut lives = 0;
     let settled = test.settled("c", seconds);
     tokio::pin!(settled);
@@ -124,7 +124,7 @@ async fn one_write_a_life(test: &Test, seconds: u64) -> Result<u32> {
 }
 
 pub(crate) async fn killed_after_every_write(test: &Test) -> Result<String> {
-    let meter = test.ground.meter().context("nothing is counted here")?;
+    let meter = test.environment.meter().context("nothing is counted here")?;
     meter.fall_after(1);
     test.create("c", json!({"size": 1, "version": "3.6.16"})).await?;
     let mut lives = vec![("create", one_write_a_life(test, 300).await?)];
@@ -156,7 +156,7 @@ pub(crate) async fn killed_after_every_write(test: &Test) -> Result<String> {
     ensure!(test.claims_of("c").await?.len() == 1, "a claim is stranded");
     let written = writer.finish().await?;
     Ok(format!(
-        "lives of one write: {}; {} writes, longest gap {:.1} s",
+        "operators with one write each: {}; {} writes, longest gap {:.1} s",
         lives
             .iter()
             .map(|(what, lives)| format!("{what} {lives}"))
@@ -167,12 +167,12 @@ pub(crate) async fn killed_after_every_write(test: &Test) -> Result<String> {
     ))
 }
 
-/// Two operators run, and the lease goes back and forth between them while they work: whoever holds it may lose it in the
-/// middle of a round.
-pub(crate) async fn two_operators_and_a_lease_that_wanders(test: &Test) -> Result<String> {
+/// Two operators run, and the lease moves between them while they work. The holder may lose it in the middle of a
+/// reconcile.
+pub(crate) async fn two_operators_and_a_moving_lease(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 1})).await?;
     let writer = test.writer("c").await?;
-    test.ground.second_operator(true).await?;
+    test.environment.second_operator(true).await?;
     let leases: Api<Lease> = Api::namespaced(test.client.clone(), "stateward-system");
     let mut holders = std::collections::BTreeSet::new();
     let work = async {
@@ -188,7 +188,7 @@ pub(crate) async fn two_operators_and_a_lease_that_wanders(test: &Test) -> Resul
             if let Ok(Some(lease)) = leases.get_opt("stateward").await {
                 holders.extend(lease.spec.and_then(|spec| spec.holder_identity));
             }
-            // Nobody holds it: the first that looks takes it, and the other one may not have noticed yet.
+            // Nobody holds it: the first operator that checks acquires it, and the other one may not have noticed yet.
             let free = json!({"spec": {"holderIdentity": null, "renewTime": null}});
             let _lost = leases
                 .patch("stateward", &PatchParams::default(), &Patch::Merge(&free))
@@ -199,7 +199,7 @@ pub(crate) async fn two_operators_and_a_lease_that_wanders(test: &Test) -> Resul
         result = work => result,
         () = wander => Ok(()),
     };
-    test.ground.second_operator(false).await?;
+    test.environment.second_operator(false).await?;
     result?;
     test.settled("c", 60).await?;
     ensure!(test.list("c").await?.len() == 3, "a member is stranded or missing");
@@ -213,8 +213,8 @@ pub(crate) async fn two_operators_and_a_lease_that_wanders(test: &Test) -> Resul
     ))
 }
 
-pub(crate) async fn quiet_clusters_ask_nothing_of_the_api(test: &Test) -> Result<String> {
-    let meter = test.ground.meter().context("nothing is counted here")?;
+pub(crate) async fn idle_clusters_send_no_requests(test: &Test) -> Result<String> {
+    let meter = test.environment.meter().context("nothing is counted here")?;
     let plain = json!({"size": 3});
     let with_certificates = json!({"size": 3, "TLS": {"auto": {}}});
     for (name, spec) in [("a", &plain), ("b", &plain), ("c", &with_certificates)] {
@@ -223,8 +223,8 @@ pub(crate) async fn quiet_clusters_ask_nothing_of_the_api(test: &Test) -> Result
     for name in ["a", "b", "c"] {
         test.settled(name, 120).await?;
     }
-    // Words are written a moment after what they tell of.
-    let before = until("ten seconds of silence", 60, async || {
+    // Events are written a moment after what they report.
+    let before = until("ten seconds without a request", 60, async || {
         let before = meter.count();
         tokio::time::sleep(Duration::from_secs(10)).await;
         Ok((meter.count() == before).then_some(before))
@@ -234,7 +234,7 @@ pub(crate) async fn quiet_clusters_ask_nothing_of_the_api(test: &Test) -> Result
     let after = meter.count();
     crate::meter::quiet(before, after)?;
     Ok(format!(
-        "60 s of three clusters: no write, no read, {} watches opened anew",
+        "60 s with three clusters: no write, no read, {} watches opened anew",
         after.watches - before.watches
     ))
 }

@@ -7,11 +7,11 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::install::HOME;
-use crate::ground::Fault;
+use crate::environment::Fault;
 use crate::test::Test;
 use crate::wait::until;
 
-/// Loses two of three members with their data, and gives the one that is left.
+/// Loses two of three members with their data, and returns the one that is left.
 async fn lose_two(test: &Test) -> Result<String> {
     let mut pods = test.pods_of("c").await?;
     let survivor = pods.pop().map(|pod| pod.name_any()).unwrap_or_default();
@@ -27,10 +27,10 @@ async fn lose_two(test: &Test) -> Result<String> {
 pub(crate) async fn lost_without_consent(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let survivor = lose_two(test).await?;
-    let words = test.condition("c", "Degraded", "QuorumLost", 120).await?;
+    let message = test.condition("c", "Degraded", "QuorumLost", 120).await?;
     ensure!(
-        words.contains(&survivor) && words.contains("onQuorumLoss"),
-        "the message names neither the survivor nor the way out: {words}"
+        message.contains(&survivor) && message.contains("onQuorumLoss"),
+        "the message names neither the survivor nor the way out: {message}"
     );
     ensure!(
         test.claims_of("c")
@@ -39,7 +39,7 @@ pub(crate) async fn lost_without_consent(test: &Test) -> Result<String> {
             .any(|claim| claim.name_any() == survivor),
         "the survivor's claim was touched"
     );
-    Ok(words)
+    Ok(message)
 }
 
 pub(crate) async fn recovered_from_survivor(test: &Test) -> Result<String> {
@@ -49,8 +49,8 @@ pub(crate) async fn recovered_from_survivor(test: &Test) -> Result<String> {
     )
     .await?;
     let writer = test.writer("c").await?;
-    writer.goes_on(50, 30).await?;
-    // What is acknowledged here is on all three: nothing is written while they are caught up and then lost.
+    writer.writes_more(50, 30).await?;
+    // What is acknowledged here is on all three: nothing is written between catching up and the loss.
     let written = writer.finish().await?;
     let survivor = lose_two(test).await?;
     test.settled("c", 180).await?;
@@ -71,7 +71,7 @@ fn node_of(pod: &Pod) -> Option<String> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.clone())
 }
 
-/// The members of c: one on the operator's node, where it has one, and the others.
+/// The members of c: one on the operator's node, if it has one, and the others.
 async fn one_and_the_others(test: &Test) -> Result<(Pod, Vec<Pod>)> {
     let operators: Api<Pod> = Api::namespaced(test.client.clone(), HOME);
     let operators = operators.list(&ListParams::default()).await?;
@@ -86,9 +86,9 @@ async fn one_and_the_others(test: &Test) -> Result<(Pod, Vec<Pod>)> {
     Ok((one, pods))
 }
 
-/// Two of three members are on nodes that are only cut off from the API server. They serve, and nothing is touched: the
-/// status says what to do. When the nodes are really gone and the user confirms it, the third becomes the cluster, and the
-/// claims of the others are kept.
+/// Two of three members are on nodes that are only cut off from the API server. They keep serving and nothing is
+/// touched; the status says what to do. When the nodes are really gone and the user confirms it, the third becomes the
+/// cluster, and the claims of the others are kept.
 pub(crate) async fn cut_off_majority_is_given_up_only_on_proof(test: &Test) -> Result<String> {
     let recovery = json!({"onQuorumLoss": "FromSurvivor", "delaySeconds": 1, "nodeLossSeconds": 1});
     test.created("c", json!({"size": 3, "recovery": recovery})).await?;
@@ -105,22 +105,22 @@ pub(crate) async fn cut_off_majority_is_given_up_only_on_proof(test: &Test) -> R
         test.fault(Fault::CutNode(node.clone())).await?;
     }
     let result = serve_on_while_cut_off(test, &others, &names, &nodes).await;
-    // from here on they are really gone
+    // from here on the nodes are really gone
     for node in &nodes {
         test.fault(Fault::StopNode(node.clone())).await?;
     }
     test.fault(Fault::Heal).await?;
     test.fault(Fault::Thaw(test.namespace.clone(), one.name_any())).await?;
     let recovered = match result {
-        Ok(words) => recovered_on_consent(test, &one.name_any(), &names)
+        Ok(message) => recovered_on_consent(test, &one.name_any(), &names)
             .await
-            .map(|()| words),
+            .map(|()| message),
         Err(error) => Err(error),
     };
     for node in nodes {
         test.fault(Fault::StartNode(node)).await?;
     }
-    let words = recovered?;
+    let message = recovered?;
     test.settled("c", 300).await?;
     let kept: Vec<String> = test.claims_of("c").await?.iter().map(ResourceExt::name_any).collect();
     ensure!(
@@ -130,20 +130,20 @@ pub(crate) async fn cut_off_majority_is_given_up_only_on_proof(test: &Test) -> R
     let old = test.get("c").await?.status.unwrap_or_default().old_claims;
     ensure!(
         old.is_some_and(|old| old.claims.len() == 2),
-        "the status does not tell of old claims"
+        "the status does not list old claims"
     );
     let found = test.endpoint("c").await?.client()?.get("before".to_owned()).await?;
     ensure!(found.is_some(), "what the survivor had is gone");
-    Ok(words)
+    Ok(message)
 }
 
 async fn serve_on_while_cut_off(test: &Test, others: &[Pod], names: &[String], nodes: &[String]) -> Result<String> {
-    let words = test.condition("c", "Degraded", "WaitingForProof", 240).await?;
+    let message = test.condition("c", "Degraded", "WaitingForProof", 240).await?;
     for (name, node) in names.iter().zip(nodes) {
         let taint = format!("kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute");
         ensure!(
-            words.contains(name) && words.contains(&taint) && words.contains("stateward.dev/confirm-lost="),
-            "it does not say what to do: {words}"
+            message.contains(name) && message.contains(&taint) && message.contains("stateward.dev/confirm-lost="),
+            "it does not say what to do: {message}"
         );
     }
     let cluster = test.get("c").await?;
@@ -158,8 +158,8 @@ async fn serve_on_while_cut_off(test: &Test, others: &[Pod], names: &[String], n
     ensure!(claims == 3, "{claims} claims");
     let pods = test.pods_of("c").await?;
     let made = pods.iter().filter(|pod| !names.contains(&pod.name_any())).count();
-    ensure!(made <= 1, "somebody was made beside them");
-    Ok(words)
+    ensure!(made <= 1, "a member was created beside them");
+    Ok(message)
 }
 
 async fn recovered_on_consent(test: &Test, survivor: &str, lost: &[String]) -> Result<()> {

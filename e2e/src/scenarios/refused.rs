@@ -1,4 +1,5 @@
-//! Settings that Kubernetes or Stateward refuses: no member that runs is stopped for them, and the status says what to change.
+//! Settings that Kubernetes or Stateward rejects: no running member is stopped for them, and the status says what to
+//! change.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
@@ -9,44 +10,46 @@ use serde_json::{Value, json};
 use crate::test::Test;
 use crate::wait::until;
 
-/// The pods of a cluster, by UID.
 async fn uids(test: &Test, name: &str) -> Result<Vec<Option<String>>> {
     let mut uids: Vec<_> = test.pods_of(name).await?.iter().map(ResourceExt::uid).collect();
     uids.sort();
     Ok(uids)
 }
 
-pub(crate) async fn a_pod_that_the_api_server_refuses_stops_nobody(test: &Test) -> Result<String> {
+pub(crate) async fn a_rejected_pod_stops_no_member(test: &Test) -> Result<String> {
     let mut said = Vec::new();
     for (name, storage) in [("c", json!({})), ("e", json!({"ephemeral": true}))] {
         // given a cluster that serves
         test.created(name, json!({"size": 3, "storage": storage})).await?;
         let (before, list) = (uids(test, name).await?, test.list(name).await?.len());
         let writer = test.writer(name).await?;
-        // when its pods shall be what no API server takes
+        // when its pod settings are such that no API server accepts the pod
         for (pod, field) in [
             (json!({"nodeSelector": {"a": "b c"}}), "spec.nodeSelector"),
             (json!({"serviceAccountName": "nobody-made-this"}), "nobody-made-this"),
         ] {
             test.edit(name, json!({"pod": pod})).await?;
-            let words = test.condition(name, "Degraded", "PodRefused", 60).await?;
-            // then the status says why and what to do, and all members serve on
-            ensure!(words.contains(field), "the message does not name {field}: {words}");
-            ensure!(words.contains("revert or correct"), "the way out is not named: {words}");
-            writer.goes_on(20, 30).await?;
+            let message = test.condition(name, "Degraded", "PodRefused", 60).await?;
+            // then the status says why and what to do, and all members keep serving
+            ensure!(message.contains(field), "the message does not name {field}: {message}");
+            ensure!(
+                message.contains("revert or correct"),
+                "the message does not say what to do: {message}"
+            );
+            writer.writes_more(20, 30).await?;
             ensure!(uids(test, name).await? == before, "a pod was touched");
-            ensure!(test.list(name).await?.len() == list, "the member list has changed");
-            said.push(words);
-            // and taking it back heals
+            ensure!(test.list(name).await?.len() == list, "the member list changed");
+            said.push(message);
+            // and reverting the edit heals
             test.edit(name, json!({"pod": Value::Null})).await?;
             healed(test, name).await?;
             ensure!(
                 uids(test, name).await? == before,
-                "a pod was touched when it was taken back"
+                "a pod was touched when it was reverted"
             );
         }
         writer.finish().await?.without_a_wait()?;
-        // and a value that is taken reaches every pod
+        // and a valid value reaches every pod
         test.edit(name, json!({"pod": {"resources": {"requests": {"cpu": "11m"}}}}))
             .await?;
         until("all pods to be new", 180, async || {
@@ -66,9 +69,9 @@ async fn healed(test: &Test, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A dry run of the successor counts its predecessor, so that a full quota refuses it: that says nothing of the pod.
-pub(crate) async fn a_full_quota_does_not_hold_a_roll_up(test: &Test) -> Result<String> {
-    // given a cluster in a namespace that has room for no other pod
+/// A dry run of the successor counts its predecessor, so a full quota rejects it. That says nothing about the pod.
+pub(crate) async fn a_full_quota_does_not_block_a_rollout(test: &Test) -> Result<String> {
+    // given a cluster in a namespace without room for another pod
     test.created("c", json!({"size": 3})).await?;
     let before = uids(test, "c").await?;
     let pods: Api<Pod> = test.pods();
@@ -96,7 +99,7 @@ pub(crate) async fn a_full_quota_does_not_hold_a_roll_up(test: &Test) -> Result<
         match pods.create(&dry, &one_more).await {
             Err(kube::Error::Api(status)) if status.message.contains("exceeded quota") => Ok(Some(())),
             Err(error) => Err(error.into()),
-            Ok(_) => anyhow::bail!("one more pod would be taken"),
+            Ok(_) => anyhow::bail!("one more pod would be accepted"),
         }
     })
     .await?;
@@ -117,33 +120,33 @@ pub(crate) async fn a_full_quota_does_not_hold_a_roll_up(test: &Test) -> Result<
     Ok(format!("longest gap {:.1} s", written.longest_gap.as_secs_f64()))
 }
 
-/// Labels that pods are found by are refused as the old operator refused them; a cluster that runs is told, and goes on.
-pub(crate) async fn labels_of_stateward_are_refused(test: &Test) -> Result<String> {
+/// Labels that pods are selected by are rejected as by the old operator; a running cluster reports them and continues.
+pub(crate) async fn reserved_labels_are_rejected(test: &Test) -> Result<String> {
     // given a new cluster with such a label
     test.create("new", json!({"size": 1, "pod": {"labels": {"app": "mine"}}}))
         .await?;
-    let words = test.condition("new", "Degraded", "InvalidSpec", 30).await?;
+    let message = test.condition("new", "Degraded", "InvalidSpec", 30).await?;
     ensure!(
-        words.contains("spec.pod.labels[app]"),
-        "the field is not named: {words}"
+        message.contains("spec.pod.labels[app]"),
+        "the field is not named: {message}"
     );
     ensure!(test.pods_of("new").await?.is_empty(), "it was started");
-    // when the label is removed, then it starts
+    // when the label is removed, then the cluster starts
     test.edit("new", json!({"pod": Value::Null})).await?;
     test.settled("new", 90).await?;
-    // given a cluster that runs, when it gets such a label
+    // given a running cluster, when it gets such a label
     let before = uids(test, "new").await?;
     test.edit(
         "new",
         json!({"pod": {"labels": {"etcd_cluster": "other", "team": "a"}}}),
     )
     .await?;
-    let words = test.condition("new", "Degraded", "InvalidSpec", 30).await?;
+    let message = test.condition("new", "Degraded", "InvalidSpec", 30).await?;
     ensure!(
-        words.contains("spec.pod.labels[etcd_cluster]"),
-        "the field is not named: {words}"
+        message.contains("spec.pod.labels[etcd_cluster]"),
+        "the field is not named: {message}"
     );
-    // then it is looked after all the same, the other label included
+    // then it is managed as usual, including the other label
     until("the pod to have the other label", 30, async || {
         let pods = test.pods_of("new").await?;
         let labels = pods.first().map(|pod| pod.labels().clone()).unwrap_or_default();
@@ -154,5 +157,5 @@ pub(crate) async fn labels_of_stateward_are_refused(test: &Test) -> Result<Strin
     ensure!(uids(test, "new").await? == before, "the pod was touched");
     test.edit("new", json!({"pod": Value::Null})).await?;
     healed(test, "new").await?;
-    Ok(words)
+    Ok(message)
 }

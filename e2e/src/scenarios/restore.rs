@@ -1,5 +1,5 @@
-//! Clusters put back from a backup: as the old operator's users did it with kubectl, after a total loss, in place of a running
-//! one, from backups that are no good, with an operator that dies, and as a recovery.
+//! Restores: with kubectl as in the old operator's documents, after a total loss, in place of a running cluster, from
+//! bad backups, with an operator that crashes, and as a recovery.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use stateward_api::conditions::{self, types};
 use stateward_api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
 
 use super::backup;
-use crate::ground::Fault;
+use crate::environment::Fault;
 use crate::test::Test;
 use crate::wait::until;
 
@@ -46,7 +46,7 @@ pub(super) async fn succeeded(test: &Test, name: &str, seconds: u64) -> Result<E
     .await
 }
 
-/// Writes numbered keys under a prefix, and gives the revision after them.
+/// Writes numbered keys under a prefix, and returns the revision after them.
 pub(super) async fn write(test: &Test, name: &str, prefix: &str) -> Result<i64> {
     let client = test.endpoint(name).await?.client()?;
     let mut revision = 0;
@@ -57,12 +57,12 @@ pub(super) async fn write(test: &Test, name: &str, prefix: &str) -> Result<i64> 
     Ok(revision)
 }
 
-/// Every key of the prefix is there, and the next revision is higher than any that a client has seen.
+/// Checks that every key of the prefix exists, and that the next revision is higher than any that a client has seen.
 pub(super) async fn has(test: &Test, name: &str, prefix: &str, seen: i64) -> Result<()> {
     let client = test.endpoint(name).await?.client()?;
     for number in 0..50 {
         let key = format!("{prefix}/{number}");
-        let found = until("an answer", 20, async || Ok(Some(client.get(key.clone()).await?))).await?;
+        let found = until("a reply", 20, async || Ok(Some(client.get(key.clone()).await?))).await?;
         ensure!(found.is_some(), "{key} is gone");
     }
     let put = client.put("after".to_owned(), "value").await?;
@@ -74,11 +74,11 @@ pub(super) async fn has(test: &Test, name: &str, prefix: &str, seen: i64) -> Res
 pub(super) async fn has_not(test: &Test, name: &str, prefix: &str) -> Result<()> {
     let client = test.endpoint(name).await?.client()?;
     let found = client.get(format!("{prefix}/0")).await?;
-    ensure!(found.is_none(), "{prefix}/0 was written after the backup and is there");
+    ensure!(found.is_none(), "{prefix}/0 was written after the backup but exists");
     Ok(())
 }
 
-/// A cluster c with keys `before`, a backup b of it on a claim, and keys `later`. Gives the last revision.
+/// Creates cluster c with keys `before`, backup b of it on a claim, and keys `later`. Returns the last revision.
 async fn backed_up(test: &Test, spec: Value) -> Result<i64> {
     backup::claim(test, "backups").await?;
     test.created("c", spec).await?;
@@ -93,7 +93,7 @@ async fn pods(test: &Test, name: &str) -> Result<Vec<String>> {
     Ok(test.pods_of(name).await?.iter().map(ResourceExt::name_any).collect())
 }
 
-/// Every member with its volume.
+/// Destroys every member and its volume.
 pub(super) async fn destroy_everything(test: &Test, name: &str) -> Result<()> {
     for claim in test.claims_of(name).await? {
         test.claims()
@@ -166,15 +166,15 @@ pub(crate) async fn destroyed_and_restored(test: &Test) -> Result<String> {
     test.settled("c", 120).await?;
     has(test, "c", "before", seen).await?;
     has_not(test, "c", "later").await?;
-    Ok("every key of the backup is there".into())
+    Ok("every key of the backup exists".into())
 }
 
-/// Backups that are not there, cut short, damaged, or too new for the cluster: refused in words, and nothing of the cluster is
-/// touched.
-pub(crate) async fn bad_backups_are_refused(test: &Test) -> Result<String> {
+/// Backups that are missing, truncated, damaged, or too new for the cluster are rejected with a message, and the
+/// cluster is not touched.
+pub(crate) async fn bad_backups_are_rejected(test: &Test) -> Result<String> {
     backed_up(test, json!({"size": 3})).await?;
-    // a cluster of the newest version that is at hand
-    let newest = test.ground.versions().last().map(ToString::to_string);
+    // a cluster of the newest version that is available
+    let newest = test.environment.versions().last().map(ToString::to_string);
     test.created("newer", json!({"size": 1, "version": newest})).await?;
     backup::claim(test, "newer").await?;
     let to = json!({"clusterRef": {"name": "newer"}, "file": {"claimName": "newer", "path": "backup"}});
@@ -192,13 +192,13 @@ pub(crate) async fn bad_backups_are_refused(test: &Test) -> Result<String> {
         ("newer", "backup", "BackupCorrupt", Some(truncated(place("newer")))),
         ("backups", "c/backup", "BackupCorrupt", Some(damaged(place("backups")))),
     ];
-    let mut words = Vec::new();
+    let mut messages = Vec::new();
     for (claim, path, reason, fault) in bad {
         if let Some(fault) = fault {
             test.fault(fault).await?;
         }
         create(test, json!({"file": {"claimName": claim, "path": path}})).await?;
-        let failed = until("the backup to be refused", 60, async || {
+        let failed = until("the backup to be rejected", 60, async || {
             let status = status(test, "c").await?;
             Ok((status.phase == Some(RestorePhase::Failed)).then_some(status))
         })
@@ -209,21 +209,21 @@ pub(crate) async fn bad_backups_are_refused(test: &Test) -> Result<String> {
             "{path}: {degraded:?}: {}",
             failed.reason
         );
-        words.push(failed.reason);
+        messages.push(failed.reason);
         restores(test).delete("c", &DeleteParams::default()).await?;
         until("the EtcdRestore to be gone", 30, async || {
             Ok(restores(test).get_opt("c").await?.is_none().then_some(()))
         })
         .await?;
     }
-    writer.goes_on(20, 30).await?;
+    writer.writes_more(20, 30).await?;
     writer.finish().await?;
     ensure!(pods(test, "c").await? == before, "members were touched");
     ensure!(test.cluster_id("c").await? == cluster, "it is another cluster");
-    Ok(words.join(" | "))
+    Ok(messages.join(" | "))
 }
 
-/// The operator dies at the first sight of every step, and once more in the middle.
+/// The operator crashes when each step is first seen, and once more in the middle.
 pub(crate) async fn restore_operator_killed(test: &Test) -> Result<String> {
     let seen = backed_up(test, json!({"size": 3})).await?;
     create(test, json!({"backupRef": {"name": "b"}})).await?;
@@ -235,8 +235,8 @@ pub(crate) async fn restore_operator_killed(test: &Test) -> Result<String> {
             && !met.contains(&phase)
         {
             met.push(phase);
-            test.ground.kill_operator().await?;
-            test.ground.start_operator().await?;
+            test.environment.kill_operator().await?;
+            test.environment.start_operator().await?;
         }
         if phase == Some(RestorePhase::Complete) {
             break;
@@ -285,16 +285,16 @@ pub(crate) async fn ephemeral_cluster_restored(test: &Test) -> Result<String> {
     Ok("from an emptyDir to an emptyDir".into())
 }
 
-/// An EtcdCluster that is created while its EtcdRestore waits begins from the backup, never empty.
+/// An EtcdCluster that is created while its EtcdRestore waits starts from the backup, never empty.
 pub(crate) async fn created_from_a_backup(test: &Test) -> Result<String> {
     let seen = backed_up(test, json!({"size": 1})).await?;
     test.clusters().delete("c", &DeleteParams::default()).await?;
-    until("the pods to go", 60, async || {
+    until("the pods to be deleted", 60, async || {
         Ok(test.pods_of("c").await?.is_empty().then_some(()))
     })
     .await?;
     create(test, json!({"file": {"claimName": "backups", "path": "c/backup"}})).await?;
-    until("it to say what to do", 60, async || {
+    until("the status to say what to do", 60, async || {
         let status = status(test, "c").await?;
         Ok(status.waiting.contains("create it").then_some(()))
     })
@@ -334,7 +334,7 @@ pub(crate) async fn restored_to_a_revision(test: &Test) -> Result<String> {
 pub(crate) async fn restored_in_every_version(test: &Test) -> Result<String> {
     backup::claim(test, "backups").await?;
     let mut done = Vec::new();
-    for version in test.ground.versions() {
+    for version in test.environment.versions() {
         let version = version.to_string();
         let name = format!("v{}", version.replace('.', "-"));
         test.created(&name, json!({"size": 1, "version": version})).await?;

@@ -13,7 +13,7 @@ pub(crate) async fn out_and_in(test: &Test) -> Result<String> {
     for size in [5, 3, 1] {
         test.edit("c", json!({"size": size})).await?;
         test.settled("c", 90).await?;
-        writer.goes_on(20, 30).await?;
+        writer.writes_more(20, 30).await?;
     }
     ensure!(
         test.claims_of("c")
@@ -22,7 +22,7 @@ pub(crate) async fn out_and_in(test: &Test) -> Result<String> {
             .filter(|claim| claim.metadata.deletion_timestamp.is_none())
             .count()
             == 1,
-        "claims of members that left stay behind"
+        "claims of removed members were not deleted"
     );
     let written = writer.finish().await?;
     Ok(written.to_string())
@@ -33,7 +33,7 @@ pub(crate) async fn change_of_mind(test: &Test) -> Result<String> {
     let writer = test.writer("c").await?;
     for size in [5, 1, 3] {
         test.edit("c", json!({"size": size})).await?;
-        writer.goes_on(30, 60).await?;
+        writer.writes_more(30, 60).await?;
     }
     test.settled("c", 120).await?;
     ensure!(test.list("c").await?.len() == 3, "a member is stranded");

@@ -1,4 +1,4 @@
-//! The user changes the spec, rightly and wrongly.
+//! The user makes valid and invalid changes to the spec.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -13,12 +13,12 @@ pub(crate) async fn bad_image_then_revert(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let writer = test.writer("c").await?;
     test.edit("c", json!({"repository": "quay.io/nobody/has-this"})).await?;
-    let words = halted(test).await?;
+    let message = halted(test).await?;
     test.edit("c", json!({"repository": Value::Null})).await?;
     test.settled("c", 120).await?;
     let written = writer.finish().await?;
     Ok(format!(
-        "halted with \"{words}\"; {} writes, longest gap {:.1} s",
+        "halted with \"{message}\"; {} writes, longest gap {:.1} s",
         written.acknowledged,
         written.longest_gap.as_secs_f64()
     ))
@@ -36,17 +36,17 @@ pub(crate) async fn unsatisfiable_node_selector_then_revert(test: &Test) -> Resu
     Ok(format!("{} writes", written.acknowledged))
 }
 
-/// Waits until the roll halts at its first member: never more than one is down.
+/// Waits until the rollout stops at its first member: never more than one is down.
 async fn halted(test: &Test) -> Result<String> {
-    let words = test.condition("c", "Progressing", "RollHalted", 90).await?;
+    let message = test.condition("c", "Progressing", "RollHalted", 90).await?;
     let ready = test
         .pods_of("c")
         .await?
         .iter()
         .filter(|pod| crate::test::is_ready(pod))
         .count();
-    ensure!(ready >= 2, "only {ready} pods are ready: the roll did not halt");
-    Ok(words)
+    ensure!(ready >= 2, "only {ready} pods are ready: the rollout did not stop");
+    Ok(message)
 }
 
 pub(crate) async fn edits_reach_running_pods(test: &Test) -> Result<String> {
@@ -73,7 +73,7 @@ pub(crate) async fn edits_reach_running_pods(test: &Test) -> Result<String> {
     Ok(format!("longest gap {:.1} s", written.longest_gap.as_secs_f64()))
 }
 
-pub(crate) async fn labels_come_and_go_without_a_restart(test: &Test) -> Result<String> {
+pub(crate) async fn labels_change_without_a_restart(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 1, "pod": {"labels": {"team": "a", "old": "yes"}}}))
         .await?;
     let uid = test.pods_of("c").await?[0].uid();
@@ -117,7 +117,7 @@ pub(crate) async fn pause(test: &Test) -> Result<String> {
     })
     .await?;
     let writer = test.writer("c").await?;
-    writer.goes_on(100, 60).await?;
+    writer.writes_more(100, 60).await?;
     ensure!(test.pods_of("c").await?.len() == 2, "a paused cluster was touched");
     test.edit("c", json!({"paused": false})).await?;
     test.settled("c", 60).await?;
@@ -129,7 +129,7 @@ pub(crate) async fn hibernate(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let id = test.cluster_id("c").await?;
     let writer = test.writer("c").await?;
-    writer.goes_on(50, 30).await?;
+    writer.writes_more(50, 30).await?;
     let written = writer.finish().await?;
     test.edit("c", json!({"hibernate": true})).await?;
     test.condition("c", "Available", "Hibernating", 30).await?;
@@ -140,16 +140,16 @@ pub(crate) async fn hibernate(test: &Test) -> Result<String> {
     ensure!(test.claims_of("c").await?.len() == 3, "claims are gone");
     test.edit("c", json!({"hibernate": false})).await?;
     test.settled("c", 90).await?;
-    ensure!(test.cluster_id("c").await? == id, "it woke as another cluster");
+    ensure!(test.cluster_id("c").await? == id, "it came back as another cluster");
     let client = test.endpoint("c").await?.client()?;
     ensure!(
         client.get(format!("e2e/{:010}", 0)).await?.is_some(),
-        "data is gone after sleep"
+        "data is gone after hibernation"
     );
     Ok(format!("{} writes kept", written.acknowledged))
 }
 
-pub(crate) async fn wrong_specs_are_refused(test: &Test) -> Result<String> {
+pub(crate) async fn invalid_specs_are_rejected(test: &Test) -> Result<String> {
     let wrong = [
         (json!({"size": 0}), "spec.size"),
         (json!({"size": 8}), "spec.size"),
@@ -177,9 +177,9 @@ pub(crate) async fn wrong_specs_are_refused(test: &Test) -> Result<String> {
     Ok(format!("{} refused at admission", wrong.len()))
 }
 
-/// What passes admission and cannot be followed, or was there before the rules were: words, an untouched cluster, and
-/// taking it back heals.
-pub(crate) async fn wrong_specs_that_pass_admission(test: &Test) -> Result<String> {
+/// What passes admission and cannot be done, or was stored before the rules existed: a message, an untouched cluster,
+/// and reverting heals.
+pub(crate) async fn invalid_specs_that_pass_admission(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 3})).await?;
     let uids = async || -> Result<Vec<_>> {
         let mut uids: Vec<_> = test.pods_of("c").await?.iter().map(ResourceExt::uid).collect();
@@ -192,14 +192,14 @@ pub(crate) async fn wrong_specs_that_pass_admission(test: &Test) -> Result<Strin
     let good = json!({"size": 3, "version": test.usual, "maintenance": Value::Null, "storage": Value::Null});
     let mut try_it = async |wrong: Value, word: &str| -> Result<()> {
         test.edit("c", wrong).await?;
-        let words = test.condition("c", "Degraded", "InvalidSpec", 30).await?;
-        ensure!(words.contains(word), "the words do not name {word}: {words}");
-        writer.goes_on(20, 30).await?;
+        let message = test.condition("c", "Degraded", "InvalidSpec", 30).await?;
+        ensure!(message.contains(word), "the message does not name {word}: {message}");
+        writer.writes_more(20, 30).await?;
         ensure!(uids().await? == before, "a pod was touched");
         test.edit("c", good.clone()).await?;
         test.settled("c", 60).await?;
-        ensure!(uids().await? == before, "a pod was touched when it was taken back");
-        said.push(words);
+        ensure!(uids().await? == before, "a pod was touched when it was reverted");
+        said.push(message);
         Ok(())
     };
     try_it(
@@ -233,7 +233,7 @@ pub(crate) async fn wrong_specs_that_pass_admission(test: &Test) -> Result<Strin
     put(original).await?;
     result?;
     until("the rules to be back", 60, async || {
-        ensure!(test.edit("c", json!({"size": 9})).await.is_err(), "size 9 was taken");
+        ensure!(test.edit("c", json!({"size": 9})).await.is_err(), "size 9 was accepted");
         Ok(Some(()))
     })
     .await?;
@@ -242,7 +242,7 @@ pub(crate) async fn wrong_specs_that_pass_admission(test: &Test) -> Result<Strin
     Ok(said.join("; "))
 }
 
-/// The schema without anything that refuses a value.
+/// The schema without anything that rejects a value.
 fn without_rules(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -258,17 +258,17 @@ fn without_rules(schema: &mut Value) {
     }
 }
 
-/// What the seeds' documents write, typed as they type it: create, look, resize, upgrade, delete.
+/// The walkthrough of the original documents, with the same commands: create, inspect, resize, upgrade, delete.
 pub(crate) async fn the_seeds_walk_through_with_kubectl(test: &Test) -> Result<String> {
     let manifest = |size: u8, version: &str| {
         format!(
             "apiVersion: \"etcd.database.coreos.com/v1beta2\"\nkind: \"EtcdCluster\"\nmetadata:\n  name: \"example-etcd-cluster\"\nspec:\n  size: {size}\n  version: \"{version}\"\n"
         )
     };
-    let kubeconfig = test.ground.kubeconfig();
-    let kubectl = async |words: &[&str], input: Option<String>| -> Result<String> {
+    let kubeconfig = test.environment.kubeconfig();
+    let kubectl = async |arguments: &[&str], input: Option<String>| -> Result<String> {
         let mut all = vec!["-n", test.namespace.as_str()];
-        all.extend(words);
+        all.extend(arguments);
         crate::tool::run("kubectl", &kubeconfig, &all, input.as_deref()).await
     };
     let cluster = "example-etcd-cluster";
@@ -299,7 +299,7 @@ pub(crate) async fn the_seeds_walk_through_with_kubectl(test: &Test) -> Result<S
     test.settled(cluster, 60).await?;
     let written = writer.finish().await?;
     kubectl(&["delete", "etcdcluster", cluster], None).await?;
-    until("its pods to go", 90, async || {
+    until("its pods to be deleted", 90, async || {
         Ok(test.pods_of(cluster).await?.is_empty().then_some(()))
     })
     .await?;

@@ -6,9 +6,9 @@ use stateward_api::EtcdVersion;
 
 use crate::test::Test;
 
-/// The newest version of a minor that this ground has.
+/// The newest patch of a minor version in this environment.
 fn newest(test: &Test, minor: u64) -> Option<EtcdVersion> {
-    test.ground
+    test.environment
         .versions()
         .into_iter()
         .filter(|version| version.minor() == minor)
@@ -57,7 +57,7 @@ pub(crate) async fn one_minor(test: &Test) -> Result<String> {
 }
 
 pub(crate) async fn refused_path(test: &Test) -> Result<String> {
-    let have = test.ground.versions();
+    let have = test.environment.versions();
     let (from, to) = (have.first().context("no version")?, have.last().context("no version")?);
     ensure!(to.minor() > from.minor(), "only one minor version at hand");
     let wanted = if to.minor() > from.minor() + 1 {
@@ -68,14 +68,14 @@ pub(crate) async fn refused_path(test: &Test) -> Result<String> {
     test.created("c", json!({"size": 1, "version": from.to_string()}))
         .await?;
     test.edit("c", json!({ "version": wanted })).await?;
-    let words = test.condition("c", "Degraded", "VersionRefused", 30).await?;
+    let message = test.condition("c", "Degraded", "VersionRefused", 30).await?;
     ensure!(
-        words.contains(&format!("3.{}.x first", from.minor() + 1)),
-        "the message does not say what to set first: {words}"
+        message.contains(&format!("3.{}.x first", from.minor() + 1)),
+        "the message does not say what to set first: {message}"
     );
     test.edit("c", json!({"version": from.to_string()})).await?;
     test.settled("c", 60).await?;
-    Ok(words)
+    Ok(message)
 }
 
 pub(crate) async fn from_the_oldest_to_the_newest_and_back(test: &Test) -> Result<String> {
@@ -100,8 +100,8 @@ pub(crate) async fn from_the_oldest_to_the_newest_and_back(test: &Test) -> Resul
     ))
 }
 
-/// The user changes their mind at several moments of a downgrade.
-pub(crate) async fn downgrade_taken_back(test: &Test) -> Result<String> {
+/// The user reverts a downgrade at several moments.
+pub(crate) async fn downgrade_reverted(test: &Test) -> Result<String> {
     let (low, high) = (newest(test, 6).context("no 3.6")?, newest(test, 7).context("no 3.7")?);
     test.created("c", json!({"size": 3, "version": high.to_string()}))
         .await?;
@@ -118,7 +118,7 @@ pub(crate) async fn downgrade_taken_back(test: &Test) -> Result<String> {
                 ensure!(status.version == high.to_string(), "a member runs {}", status.version);
                 ensure!(
                     !status.downgrade_info.is_some_and(|info| info.enabled),
-                    "etcd still goes back"
+                    "etcd is still downgrading"
                 );
             }
             Ok(Some(()))
@@ -134,7 +134,7 @@ pub(crate) async fn downgrade_taken_back(test: &Test) -> Result<String> {
 }
 
 pub(crate) async fn refused_while_authentication_is_enabled(test: &Test) -> Result<String> {
-    // Given a cluster of 3.4 with authentication enabled,
+    // given a cluster of 3.4 with authentication enabled,
     let (from, to) = (newest(test, 4).context("no 3.4")?, newest(test, 5).context("no 3.5")?);
     test.created("c", json!({"size": 3, "version": from.to_string()}))
         .await?;
@@ -152,27 +152,27 @@ pub(crate) async fn refused_while_authentication_is_enabled(test: &Test) -> Resu
     .await?;
     post(&address, "/v3/auth/enable", "", &json!({})).await?;
     let before = uids(test).await?;
-    // when the version is edited, then that is refused with the reason, and reverting heals.
+    // when the version is edited, then it is rejected with the reason, and reverting heals.
     test.edit("c", json!({"version": to.to_string()})).await?;
-    let words = test.condition("c", "Degraded", "VersionRefused", 60).await?;
+    let message = test.condition("c", "Degraded", "VersionRefused", 60).await?;
     ensure!(
-        words.contains("etcdctl auth disable"),
-        "it does not say what to do: {words}"
+        message.contains("etcdctl auth disable"),
+        "it does not say what to do: {message}"
     );
     test.edit("c", json!({"version": from.to_string()})).await?;
     test.settled("c", 60).await?;
     ensure!(
         uids(test).await? == before,
-        "a pod was restarted for a version that was refused"
+        "a pod was restarted for a version that was rejected"
     );
-    // When it is edited again and authentication is disabled, then it goes on.
+    // When it is edited again and authentication is disabled, then the upgrade continues.
     test.edit("c", json!({"version": to.to_string()})).await?;
     test.condition("c", "Degraded", "VersionRefused", 60).await?;
     let token = post(&address, "/v3/auth/authenticate", "", &user).await?;
     let token = token["token"].as_str().context("no token")?.to_owned();
     post(&address, "/v3/auth/disable", &token, &json!({})).await?;
     upgrade(test, &to).await?;
-    Ok(words)
+    Ok(message)
 }
 
 async fn uids(test: &Test) -> Result<Vec<Option<String>>> {
@@ -186,7 +186,7 @@ async fn uids(test: &Test) -> Result<Vec<Option<String>>> {
     Ok(uids)
 }
 
-/// A request to etcd's gateway for JSON, which has every call that our own client does not need.
+/// Sends a request to etcd's JSON gateway, which has calls that our own client does not need.
 async fn post(address: &str, path: &str, token: &str, body: &serde_json::Value) -> Result<serde_json::Value> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let body = body.to_string();

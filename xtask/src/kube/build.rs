@@ -1,5 +1,5 @@
-//! What a real Kubernetes is made of, and where it is in the cache: programs from the Go module proxy, the container
-//! runtime from Debian's packages (unpacked: installing containerd would start a service), images of our own.
+//! The parts of a real Kubernetes, and their places in the cache: programs from the Go module proxy, the container
+//! runtime from Debian's packages (unpacked, because installing containerd would start a service), and our own images.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,9 +11,9 @@ use crate::paths::Paths;
 use crate::shell::{cmd, output, run};
 use crate::{debian, golang, image, pins};
 
-/// Where the parts are.
+/// The places of the parts.
 pub(crate) struct Parts {
-    /// The programs of Kubernetes, kubectl among them.
+    /// The programs of Kubernetes, including kubectl.
     pub(crate) kubernetes: PathBuf,
     pub(crate) etcd: PathBuf,
     pub(crate) coredns: PathBuf,
@@ -33,7 +33,7 @@ impl Parts {
         }
     }
 
-    /// Builds and fetches what is missing. Takes minutes the first time, then only looks.
+    /// Builds and fetches what is missing. The first time, this takes minutes.
     pub(crate) fn ensure(&self, paths: &Paths, version: &str) -> Result<()> {
         if !pins::KUBERNETES.contains(&version) {
             bail!(
@@ -60,7 +60,7 @@ impl Parts {
         self.runtime.join("usr/bin").join(name)
     }
 
-    /// containerd's own client, where kubelet's images are.
+    /// containerd's namespace in which the kubelet looks for images.
     pub(crate) fn ctr(&self, socket: &Path) -> Command {
         let mut command = cmd(self.containerd("ctr"), ["--namespace", "k8s.io", "--address"]);
         command.arg(socket);
@@ -71,24 +71,24 @@ impl Parts {
         self.runtime.join("usr/lib/cni")
     }
 
-    /// Where kubectl and helm are.
+    /// The folder of kubectl and Helm.
     pub(crate) fn tools(&self) -> String {
         format!("{}:{}", self.kubernetes.display(), self.helm.display())
     }
 
-    /// The search path for containerd, which looks for its shim and for runc by name.
+    /// The search path for containerd, which looks up its shim and runc by name.
     pub(crate) fn search_path(&self) -> String {
         let system = std::env::var("PATH").unwrap_or_else(|_| "/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
         format!("{0}/usr/bin:{0}/usr/sbin:{system}", self.runtime.display())
     }
 }
 
-/// Every etcd that Go builds, beside those from Debian's packages.
+/// Every etcd that is built with Go, in addition to those from Debian's packages.
 pub(crate) fn etcds(paths: &Paths) -> Result<()> {
     for version in pins::ETCDS {
         golang::build(paths, &pins::etcd(version), &paths.etcd(version))?;
     }
-    // The old ones have no client of their own that compiles; 3.5's speaks to them.
+    // The old versions have no client that compiles; the client of 3.5 works with them.
     for version in pins::ETCDS
         .iter()
         .filter(|version| version.starts_with("3.2.") || version.starts_with("3.3."))
@@ -101,7 +101,7 @@ pub(crate) fn etcds(paths: &Paths) -> Result<()> {
     crate::setup::ensure(paths)
 }
 
-/// Says what is missing to run a real Kubernetes here, all at once; installs what root may install.
+/// Reports everything that is missing to run a real Kubernetes here; installs what root may install.
 pub(crate) fn check_machine(paths: &Paths) -> Result<()> {
     let tools = [
         ("ip", "iproute2"),
@@ -135,7 +135,7 @@ pub(crate) fn check_machine(paths: &Paths) -> Result<()> {
     for hidden in ["/run", "/var/lib", "/var/log"] {
         if paths.cache.starts_with(hidden) {
             lacks.push(format!(
-                "a cache folder outside {hidden}, which each node has its own of: set STATEWARD_CACHE"
+                "a cache folder outside {hidden}, which is private to each node: set STATEWARD_CACHE"
             ));
         }
     }

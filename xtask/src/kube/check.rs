@@ -1,5 +1,5 @@
-//! `./x kube check`: does the ground itself do what tests rely on? Run it when a pin or this lane changes, for each version
-//! of Kubernetes. It needs neither the operator nor anything else of the product.
+//! `./x kube check`: checks that the environment does what the tests rely on. Run it when a pin or this code changes,
+//! for each version of Kubernetes. It needs no part of the product.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::process::wait_for;
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
-const NAMESPACE: &str = "ground-check";
+const NAMESPACE: &str = "environment-check";
 const OBJECTS: &str = include_str!("check.yaml");
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -28,15 +28,15 @@ pub(crate) fn run(paths: &Paths, run: &Run) -> Result<()> {
         parts: Parts::new(paths, &facts.version),
     };
     let result = check.all();
-    let gone = step("the namespace goes, and its volumes with their folders", || {
+    let gone = step("the namespace is deleted, with its volumes and their folders", || {
         check.remove()
     });
     result.and(gone)?;
-    println!("ground ok: Kubernetes {}", facts.version);
+    println!("environment ok: Kubernetes {}", facts.version);
     Ok(())
 }
 
-/// Does one step and says how long it took.
+/// Runs one step and prints how long it took.
 fn step(what: &str, act: impl FnOnce() -> Result<()>) -> Result<()> {
     let begun = Instant::now();
     let result = act();
@@ -57,7 +57,7 @@ struct Check<'a> {
 impl Check<'_> {
     fn all(&self) -> Result<()> {
         step(
-            "three restricted pods that are not root write to their claims, one a node",
+            "three restricted pods that are not root write to their claims, one per node",
             || {
                 objects::apply(&self.parts, self.run, OBJECTS)?;
                 self.kubectl(&["rollout", "status", "statefulset/member", "--timeout=90s"])
@@ -68,7 +68,7 @@ impl Check<'_> {
             self.etcdctl("client", &["put", "key", "one"])?;
             self.expect_key("member-2.member", "one")
         })?;
-        step("a pod that is not restricted is refused", || {
+        step("a pod that is not restricted is rejected", || {
             let words = ["run", "refused", "--image=quay.io/coreos/etcd:v3.6.16"];
             ensure!(
                 self.kubectl(&words)
@@ -114,7 +114,7 @@ impl Check<'_> {
             })
         })?;
         step(
-            "cut pods do not reach each other, others do; healed they do again",
+            "cut pods do not reach each other, others do; after healing they do",
             || {
                 let pair = ["member-0", "member-1"].map(|pod| format!("{NAMESPACE}/{pod}"));
                 self.fault(&Fault::Cut {
@@ -139,7 +139,7 @@ impl Check<'_> {
             Ok(node) => node,
             Err(problem) => bail!("{problem}"),
         };
-        step("a node without power is seen, and the others go on", || {
+        step("a powered-off node is detected, and the others continue", || {
             self.fault(&Fault::StopNode { node: node.clone() })?;
             let lost = "--for=condition=Ready=Unknown";
             self.kubectl(&["wait", &format!("node/{node}"), lost, "--timeout=60s"])?;
@@ -147,7 +147,7 @@ impl Check<'_> {
                 self.etcdctl("member-1.member", &["put", "key", "two"])
             })
         })?;
-        step("it comes back, with its pod and the pod's data", || {
+        step("the node comes back, with its pod and the pod's data", || {
             self.fault(&Fault::StartNode { node: node.clone() })?;
             wait_for("the member", LIMIT, || self.expect_key("member-2.member", "two"))
         })
@@ -155,7 +155,7 @@ impl Check<'_> {
 
     fn remove(&self) -> Result<()> {
         self.kubectl(&["delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=90s"])?;
-        wait_for("the volumes to go", LIMIT, || {
+        wait_for("the volumes to be deleted", LIMIT, || {
             let volumes = self.kubectl(&["get", "persistentvolumes", "-o", "name"])?;
             ensure!(volumes.is_empty(), "still there: {volumes}");
             Ok(())
@@ -207,7 +207,7 @@ impl Check<'_> {
         output(self.client(host).args(words)).map(drop)
     }
 
-    /// etcdctl on the machine, inside the cluster's network.
+    /// Runs etcdctl on the machine, inside the cluster's network.
     fn client(&self, host: &str) -> Command {
         let mut command = cmd(self.run.program(), ["kube", "--name", &self.run.name, "exec", "--"]);
         command.arg(self.parts.etcd.join("etcdctl"));

@@ -1,6 +1,6 @@
-//! Makes volumes for claims of the storage class `standard`: a folder on the node that the scheduler chose, as a `local`
-//! volume, since kubelet honours a pod's fsGroup on those and not on `hostPath`. Removes it when its claim is gone, and
-//! grants growth. Speaks to the API server through kubectl's watches.
+//! Provisions volumes for claims of the storage class `standard`: a folder on the node that the scheduler chose, as a
+//! `local` volume, because the kubelet honors a pod's fsGroup on those and not on `hostPath`. Deletes the folder when
+//! its claim is gone, and expands volumes. Talks to the API server through kubectl's watches.
 
 use std::fs;
 use std::io::{BufReader, Write};
@@ -45,7 +45,7 @@ impl Maker<'_> {
         command
     }
 
-    /// Shows `act` every object of a kind, now and whenever it changes, forever. What failed is tried again with the
+    /// Calls `act` with every object of a kind, now and whenever it changes, forever. A failure is retried with the
     /// next change or, at the latest, when the watch is renewed.
     fn watch(&self, kind: &str, act: impl Fn(&Value) -> Result<()>) {
         loop {
@@ -91,7 +91,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// A claim that waits for a volume gets one; a bound claim that asks for more gets that.
+    /// Provisions a volume for a pending claim, and expands the volume of a bound claim that requests more.
     fn claim(&self, claim: &Value) -> Result<()> {
         let metadata = &claim["metadata"];
         let notes = &metadata["annotations"];
@@ -118,7 +118,7 @@ impl Maker<'_> {
         let metadata = &claim["metadata"];
         let name = format!("pvc-{}", metadata["uid"].as_str().context("a claim without UID")?);
         let folder = self.run.volumes(node).join(&name);
-        fs::create_dir_all(&folder)?; // root's, as a fresh disk is: who is not root needs an fsGroup
+        fs::create_dir_all(&folder)?; // owned by root, like a fresh disk: other users need an fsGroup
         let volume = json!({
             "apiVersion": "v1", "kind": "PersistentVolume",
             "metadata": { "name": name, "annotations": { "pv.kubernetes.io/provisioned-by": PROVISIONER } },
@@ -139,7 +139,7 @@ impl Maker<'_> {
             },
         });
         match self.create(&volume) {
-            Err(error) if error.to_string().contains("AlreadyExists") => Ok(()), // a second sight of the same claim
+            Err(error) if error.to_string().contains("AlreadyExists") => Ok(()), // the claim was already handled
             result => result,
         }
     }
@@ -163,7 +163,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// A folder has no size: what is asked for is granted, first on the volume, then on the claim.
+    /// A folder has no size, so every request is granted, first on the volume, then on the claim.
     fn grow(&self, claim: &Value, volume: &str, wanted: &Value) -> Result<()> {
         let name = claim["metadata"]["name"].as_str().context("a claim without name")?;
         let namespace = claim["metadata"]["namespace"]
@@ -187,7 +187,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// A volume of ours whose claim is gone goes with its data.
+    /// Deletes a volume of ours whose claim is gone, with its data.
     fn volume(&self, volume: &Value) -> Result<()> {
         let ours = volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] == PROVISIONER;
         let delete = volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete";

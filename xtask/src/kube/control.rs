@@ -1,5 +1,5 @@
-//! The control plane: etcd, the API server, the controllers, the scheduler, DNS, and the maker of volumes. kube-proxy runs
-//! here too, so that whoever works inside this network (`./x kube exec`) reaches services.
+//! The control plane: etcd, the API server, the controllers, the scheduler, DNS, and the volume provisioner. kube-proxy
+//! runs here too, so that commands inside this network (`./x kube exec`) reach services.
 
 use std::fs;
 
@@ -9,8 +9,8 @@ use super::build::Parts;
 use super::guest::{Daemon, api_ready, api_wanted};
 use super::layout::{API_PORT, CONTROL, Guest, PODS, Run, SERVICES};
 use super::node::proxy_config;
+use super::permissions;
 use super::pki::kubeconfig;
-use super::rights;
 use crate::shell::cmd;
 
 pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
@@ -37,7 +37,8 @@ pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
         format!("--kubelet-client-key={}", pki("apiserver-kubelet.key")),
         "--kubelet-preferred-address-types=InternalIP".into(),
         "--authorization-mode=Node,RBAC".into(),
-        // The second is on in OpenShift: whoever sets blockOwnerDeletion needs the owner's finalizers.
+        // The second plugin is enabled on OpenShift: whoever sets blockOwnerDeletion needs permission for the owner's
+        // finalizers.
         "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement".into(),
         format!("--service-cluster-ip-range={SERVICES}"),
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
@@ -46,10 +47,10 @@ pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
         "--allow-privileged".into(),
         "--profiling=false".into(),
         format!("--audit-policy-file={}", folder.join("audit.yaml").display()),
-        format!("--audit-log-path={}", rights::audit_log(run).display()),
+        format!("--audit-log-path={}", permissions::audit_log(run).display()),
         "--audit-log-maxsize=10000".into(), // one file, so that nothing is missed
     ];
-    fs::write(folder.join("audit.yaml"), rights::AUDIT_POLICY)?;
+    fs::write(folder.join("audit.yaml"), permissions::AUDIT_POLICY)?;
     let controller_manager = [
         config("controller-manager"),
         format!("--service-account-private-key-file={}", pki("accounts.key")),
@@ -58,13 +59,13 @@ pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
         format!("--cluster-cidr={PODS}"),
         "--allocate-node-cidrs=false".into(), // each node's range is fixed
         "--node-monitor-period=1s".into(),
-        "--node-monitor-grace-period=12s".into(), // a node that lost power is seen soon
+        "--node-monitor-grace-period=12s".into(), // so that a powered-off node is detected soon
         "--leader-elect=false".into(),
     ];
     let scheduler = [config("scheduler"), "--leader-elect=false".into()];
 
     fs::write(folder.join("Corefile"), corefile(run))?;
-    fs::write(folder.join("proxy.json"), proxy_config(run, "node-1")?)?; // sees services as that node does
+    fs::write(folder.join("proxy.json"), proxy_config(run, "node-1")?)?; // routes services as that node does
     let claims = Daemon {
         name: "claims".into(),
         command: cmd(run.program(), ["kube", "--name", &run.name, "claims"]),
@@ -97,8 +98,8 @@ pub(crate) fn daemons(run: &Run, parts: &Parts) -> Result<Vec<Daemon>> {
     ])
 }
 
-/// Names change with the pods: nothing is cached, neither here (`ttl 0`) nor by having the `cache` plugin. There is no other
-/// network, so that every other name is known not to exist.
+/// Names change with the pods, so nothing is cached: `ttl 0`, and no `cache` plugin. There is no other network, so
+/// every other name is known not to exist.
 fn corefile(run: &Run) -> String {
     let config = kubeconfig(run, "coredns");
     format!(

@@ -1,5 +1,5 @@
-//! `./x kube down`: ends what `up` started and removes every trace. It works from what is recorded and named after the
-//! cluster, so that it does the same after a crash, or twice.
+//! `./x kube down`: ends what `up` started and removes every trace. It works from the recorded processes and from
+//! names, so it also works after a crash, and can run twice.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,7 +16,7 @@ const STATE: &str = "containerd/io.containerd.grpc.v1.cri";
 
 pub(crate) fn run(run: &Run) -> Result<()> {
     if run.folder.exists() && !root::is_root() {
-        bail!("root is needed to end it");
+        bail!("this needs root");
     }
     for name in Process::recorded(run) {
         if let Some(process) = Process::find(run, &name) {
@@ -45,8 +45,8 @@ fn containers(run: &Run) -> Vec<OsString> {
         .collect()
 }
 
-/// The containers' control groups, which a container that was ended with its whole node could not remove: under each
-/// controller of the old kind, or under the one root of the new. The kernel refuses to remove one that is in use.
+/// Removes the containers' control groups, which a container that ended with its whole node could not remove: under
+/// each controller of cgroup v1, or under the root of v2. The kernel refuses to remove a group that is in use.
 fn remove_cgroups(containers: &[OsString]) {
     let root = Path::new("/sys/fs/cgroup");
     let controllers = fs::read_dir(root)
@@ -58,6 +58,6 @@ fn remove_cgroups(containers: &[OsString]) {
         for id in containers {
             let _ = fs::remove_dir(parent.join(id));
         }
-        let _ = fs::remove_dir(&parent); // unless somebody else's containers are there too
+        let _ = fs::remove_dir(&parent); // unless it also contains other containers
     }
 }

@@ -1,7 +1,7 @@
-//! `./x kube fault`: breaks things as they break in life, from outside, without asking Kubernetes.
+//! `./x kube fault`: injects faults from outside, without asking Kubernetes.
 //!
-//! Processes by signal, volumes by their folders, nodes by taking their power, the network by nftables rules inside the
-//! namespaces. Every verb returns when it has happened.
+//! Processes fail by signals, volumes by changes in their folders, nodes by power-off, and the network by nftables
+//! rules inside the namespaces. Every verb returns when the fault has happened.
 
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -22,44 +22,44 @@ use super::{guest, net, up};
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
-/// What can be broken and mended. Pods and claims are written NAMESPACE/NAME.
+/// Faults and their reversals. Pods and claims are written NAMESPACE/NAME.
 #[derive(Subcommand)]
 pub(crate) enum Fault {
-    /// End all processes of a pod's containers, as a crash does
+    /// Kill all processes of a pod's containers, like a crash
     Kill(PodProcesses),
     /// Stop all processes of a pod's containers without ending them
     Freeze(PodProcesses),
-    /// Let frozen processes go on
+    /// Resume frozen processes
     Thaw(PodProcesses),
-    /// Empty a claim's volume and end the processes that used it
+    /// Empty a claim's volume and kill the processes that use it
     LoseVolume {
         /// The claim
         claim: Name,
     },
-    /// Overwrite parts of a claim's volume and end the processes that used it
+    /// Overwrite parts of a claim's volume and kill the processes that use it
     CorruptVolume {
         /// The claim
         claim: Name,
-        /// Which file, as a path in the volume; the largest unless given
+        /// The file, as a path in the volume; by default the largest one
         #[arg(long)]
         file: Option<PathBuf>,
     },
-    /// Cut the largest file of a claim's volume to half of its size and end the processes that used it
+    /// Cut the largest file of a claim's volume to half its size and kill the processes that use it
     TruncateVolume {
         /// The claim
         claim: Name,
     },
-    /// Take a node's power: kubelet, containerd and all pods' processes end at once
+    /// Power a node off: kubelet, containerd and all pods' processes end at once
     StopNode {
         /// node-1, node-2, …
         node: Guest,
     },
-    /// Give it back, and wait until the node is ready
+    /// Power a node on, and wait until it is ready
     StartNode {
         /// node-1, node-2, …
         node: Guest,
     },
-    /// Let no packet pass between two ends: pods (by the address they have now), nodes with all their pods, or addresses
+    /// Drop all packets between two ends: pods (by their current address), nodes with all their pods, or addresses
     Cut {
         /// NAMESPACE/POD, node-1, control, or an address
         a: String,
@@ -71,13 +71,12 @@ pub(crate) enum Fault {
     },
     /// Undo all cuts
     Heal,
-    /// End the API server, and do not start it again
+    /// Stop the API server and keep it stopped
     StopApi,
-    /// Start it again, and wait until it answers
+    /// Start the API server and wait until it responds
     StartApi,
 }
 
-/// Which containers of a pod.
 #[derive(clap::Args)]
 pub(crate) struct PodProcesses {
     /// The pod
@@ -87,7 +86,7 @@ pub(crate) struct PodProcesses {
     pub(crate) container: Option<String>,
 }
 
-/// NAMESPACE/NAME; `default` where no namespace is given.
+/// NAMESPACE/NAME; the default namespace is `default`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Name {
     pub(crate) namespace: String,
@@ -109,23 +108,23 @@ impl std::str::FromStr for Name {
 pub(crate) fn run(paths: &Paths, run: &Run, fault: &Fault) -> Result<()> {
     let facts = run.facts()?;
     let parts = Parts::new(paths, &facts.version);
-    let ground = Ground {
+    let environment = Environment {
         run,
         parts: &parts,
         nodes: facts.nodes,
     };
     match fault {
-        Fault::Kill(which) => ground.signal_pod(which, Signal::SIGKILL),
-        Fault::Freeze(which) => ground.signal_pod(which, Signal::SIGSTOP),
-        Fault::Thaw(which) => ground.signal_pod(which, Signal::SIGCONT),
-        Fault::LoseVolume { claim } => ground.damage(claim, empty),
-        Fault::CorruptVolume { claim, file } => ground.damage(claim, |folder| corrupt(folder, file.as_deref())),
-        Fault::TruncateVolume { claim } => ground.damage(claim, truncate),
-        Fault::StopNode { node } => ground.stop_node(node),
-        Fault::StartNode { node } => ground.start_node(node),
-        Fault::Cut { a, b, one_way } => ground.cut(a, b, *one_way),
-        Fault::Heal => ground.each_namespace("add table inet stateward_cut\ndelete table inet stateward_cut\n"),
-        Fault::StopApi => ground.stop_api(),
+        Fault::Kill(which) => environment.signal_pod(which, Signal::SIGKILL),
+        Fault::Freeze(which) => environment.signal_pod(which, Signal::SIGSTOP),
+        Fault::Thaw(which) => environment.signal_pod(which, Signal::SIGCONT),
+        Fault::LoseVolume { claim } => environment.damage(claim, empty),
+        Fault::CorruptVolume { claim, file } => environment.damage(claim, |folder| corrupt(folder, file.as_deref())),
+        Fault::TruncateVolume { claim } => environment.damage(claim, truncate),
+        Fault::StopNode { node } => environment.stop_node(node),
+        Fault::StartNode { node } => environment.start_node(node),
+        Fault::Cut { a, b, one_way } => environment.cut(a, b, *one_way),
+        Fault::Heal => environment.each_namespace("add table inet stateward_cut\ndelete table inet stateward_cut\n"),
+        Fault::StopApi => environment.stop_api(),
         Fault::StartApi => {
             fs::write(guest::api_wanted(run), "")?;
             up::wait_for_api(&parts, run)
@@ -133,13 +132,13 @@ pub(crate) fn run(paths: &Paths, run: &Run, fault: &Fault) -> Result<()> {
     }
 }
 
-struct Ground<'a> {
+struct Environment<'a> {
     run: &'a Run,
     parts: &'a Parts,
     nodes: usize,
 }
 
-impl Ground<'_> {
+impl Environment<'_> {
     fn get(&self, kind: &str, name: &Name) -> Result<Value> {
         let words = ["get", kind, &name.name, "--namespace", &name.namespace, "-o", "json"];
         Ok(serde_json::from_str(&output(
@@ -157,7 +156,7 @@ impl Ground<'_> {
         Ok(())
     }
 
-    /// Freezes whoever uses the volume, so that nothing is written back, damages it, then ends them.
+    /// Freezes the processes that use the volume, so that nothing is written back, damages it, and kills them.
     fn damage(&self, claim: &Name, damage: impl Fn(&Path) -> Result<()>) -> Result<()> {
         let volume = self.get("persistentvolumeclaim", claim)?["spec"]["volumeName"].clone();
         let volume = volume.as_str().context("the claim has no volume yet")?.to_owned();
@@ -171,10 +170,10 @@ impl Ground<'_> {
         let folder = PathBuf::from(
             volume["spec"]["local"]["path"]
                 .as_str()
-                .context("not a volume of this ground")?,
+                .context("not a volume of this environment")?,
         );
         if !folder.starts_with(&self.run.folder) {
-            bail!("{} is not this cluster's", folder.display());
+            bail!("{} does not belong to this cluster", folder.display());
         }
         let words = ["get", "pods", "--namespace", &claim.namespace, "-o", "json"];
         let pods: Value = serde_json::from_str(&output(kubectl(self.parts, self.run).args(words))?)?;
@@ -192,16 +191,16 @@ impl Ground<'_> {
     fn stop_node(&self, node: &Guest) -> Result<()> {
         self.check_node(node)?;
         let process = Process::find(self.run, &node.to_string());
-        process.with_context(|| format!("{node} does not run"))?.end()?;
+        process.with_context(|| format!("{node} is not running"))?.end()?;
         net::remove_node(self.run, node)
     }
 
     fn start_node(&self, node: &Guest) -> Result<()> {
         self.check_node(node)?;
         if Process::find(self.run, &node.to_string()).is_some() {
-            bail!("{node} runs already");
+            bail!("{node} is already running");
         }
-        let before = up::sign_of_life(self.parts, self.run, node)?;
+        let before = up::heartbeat(self.parts, self.run, node)?;
         net::make_node(self.run, node, self.nodes)?;
         guest::start(self.run, node)?;
         up::wait_until_ready(self.parts, self.run, node, &before)
@@ -214,9 +213,9 @@ impl Ground<'_> {
         }
     }
 
-    /// The guest's first process starts it again only while it is wanted.
+    /// The guest's first process restarts it only while this file exists.
     fn stop_api(&self) -> Result<()> {
-        fs::remove_file(guest::api_wanted(self.run)).context("the API server is stopped already")?;
+        fs::remove_file(guest::api_wanted(self.run)).context("the API server is already stopped")?;
         let (program, folder) = (
             self.parts.program("kube-apiserver"),
             self.run.folder.display().to_string(),
@@ -233,7 +232,7 @@ impl Ground<'_> {
         Ok(())
     }
 
-    /// The same rules in every namespace and at every hook, so that they hold wherever the packet passes.
+    /// Adds the same rules in every namespace and at every hook, so that they apply wherever the packet passes.
     fn cut(&self, a: &str, b: &str, one_way: bool) -> Result<()> {
         let (a, b) = (self.addresses(a)?, self.addresses(b)?);
         let mut rules = String::from("add table inet stateward_cut\n");
@@ -269,7 +268,7 @@ impl Ground<'_> {
         for guest in Guest::all(self.nodes) {
             let file = self.run.netns_file(&guest);
             if !file.exists() {
-                continue; // a node that is stopped
+                continue; // the node is stopped
             }
             let mut nft = cmd("nsenter", [format!("--net={}", file.display())])
                 .args(["--", "nft", "-f", "-"])
@@ -280,14 +279,14 @@ impl Ground<'_> {
                 .context("nft takes no input")?
                 .write_all(rules.as_bytes())?;
             if !nft.wait()?.success() {
-                bail!("nft refused the rules in {guest}");
+                bail!("nft rejected the rules in {guest}");
             }
         }
         Ok(())
     }
 }
 
-/// The bare IDs of a pod's containers.
+/// The IDs of a pod's containers, without the runtime prefix.
 fn container_ids(pod: &Value, only: Option<&str>) -> Vec<String> {
     let statuses = [
         "containerStatuses",
@@ -308,7 +307,7 @@ fn container_ids(pod: &Value, only: Option<&str>) -> Vec<String> {
         .collect()
 }
 
-/// Signals every process of these containers, found by the control group that carries the container's ID.
+/// Sends a signal to every process of these containers, found by the control group that carries the container's ID.
 fn signal_containers(ids: &[String], signal: Signal) -> Result<usize> {
     let mut count = 0;
     for pid in processes()? {
@@ -320,13 +319,13 @@ fn signal_containers(ids: &[String], signal: Signal) -> Result<usize> {
     Ok(count)
 }
 
-/// The processes of the machine.
+/// All processes of the machine.
 fn processes() -> Result<impl Iterator<Item = i32>> {
     let entries = fs::read_dir("/proc")?.flatten();
     Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
 }
 
-/// Removes all that is in a folder, not the folder: it is what is mounted.
+/// Empties a folder but keeps the folder itself, because it is mounted.
 fn empty(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -340,7 +339,7 @@ fn empty(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Overwrites a block in each eighth of a file, the first included: what is there is no longer what was written.
+/// Overwrites a block in each eighth of a file, including the first.
 fn corrupt(folder: &Path, file: Option<&Path>) -> Result<()> {
     let victim = match file {
         Some(file) => folder.join(file),
@@ -357,7 +356,7 @@ fn corrupt(folder: &Path, file: Option<&Path>) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// Cuts the largest file to half.
+/// Truncates the largest file to half its size.
 fn truncate(folder: &Path) -> Result<()> {
     let victim = the_largest(folder)?;
     let file = writable(&victim)?;

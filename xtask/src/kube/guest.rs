@@ -1,5 +1,5 @@
 //! The first process of the control plane or of a node, inside its own namespaces. It prepares the file system, starts
-//! the daemons, starts again those that end, and collects orphans, as any init does. Killing it ends the whole guest.
+//! and restarts the daemons, and reaps orphans, like any init. Killing it ends the whole guest.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +19,6 @@ use super::{control, node, relay};
 use crate::paths::Paths;
 use crate::shell::cmd;
 
-/// Which guest to be.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     guest: Guest,
@@ -29,7 +28,7 @@ pub(crate) struct Args {
 pub(crate) struct Daemon {
     pub(crate) name: String,
     pub(crate) command: Command,
-    /// Started once these files exist.
+    /// It is started once these files exist.
     pub(crate) after: Vec<PathBuf>,
 }
 
@@ -48,10 +47,10 @@ impl Daemon {
     }
 }
 
-/// Starts a guest: its network namespace is there already; mounts and processes get a namespace of their own.
+/// Starts a guest. Its network namespace already exists; it gets its own mount and process namespaces.
 pub(crate) fn start(run: &Run, guest: &Guest) -> Result<Process> {
-    // nsenter, since `ip netns exec` would hide the cgroup mounts. With --kill-child the guest ends with `unshare`, whose
-    // process is the one recorded.
+    // nsenter, because `ip netns exec` would hide the cgroup mounts. With --kill-child, the guest ends together with
+    // `unshare`, whose process is the recorded one.
     let mut command = cmd("nsenter", [format!("--net={}", run.netns_file(guest).display())]);
     command.args([
         "--",
@@ -69,12 +68,12 @@ pub(crate) fn start(run: &Run, guest: &Guest) -> Result<Process> {
     Process::start(run, &guest.to_string(), &command)
 }
 
-/// Written when the API server answers; what needs it starts then.
+/// Written when the API server responds. What depends on it starts then.
 pub(crate) fn api_ready(run: &Run) -> PathBuf {
     run.folder.join("api-ready")
 }
 
-/// There while the API server is to run.
+/// Exists while the API server is to run.
 pub(crate) fn api_wanted(run: &Run) -> PathBuf {
     run.folder.join("api-wanted")
 }
@@ -105,7 +104,8 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     supervise(run, daemons)
 }
 
-/// Settings of the whole machine that a kubelet changes at its start (its `setupKernelTunables`). It gets files to write to.
+/// Machine-wide settings that a kubelet changes at start-up (its `setupKernelTunables`). It gets files to write to
+/// instead.
 const SETTINGS: [&str; 6] = [
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -130,7 +130,7 @@ fn shield_machine() -> Result<()> {
     Ok(())
 }
 
-/// Never returns but by an error: when this process ends, so does the guest.
+/// Returns only with an error: when this process ends, so does the guest.
 fn supervise(run: &Run, daemons: Vec<Daemon>) -> Result<()> {
     let mut waiting: Vec<(Instant, Daemon)> = daemons.into_iter().map(|daemon| (Instant::now(), daemon)).collect();
     let mut running: HashMap<i32, Daemon> = HashMap::new();

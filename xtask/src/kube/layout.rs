@@ -1,4 +1,5 @@
-//! Names, addresses and folders of one cluster. Addresses are the same in every cluster: each has its own network.
+//! The names, addresses and folders of one cluster. Addresses are the same in every cluster, because each has its own
+//! network.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -8,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::paths::Paths;
 
-/// The control plane's address, and the API server's.
+/// The address of the control plane and the API server.
 pub(crate) const CONTROL: &str = "10.200.0.1";
 pub(crate) const API_PORT: u16 = 6443;
-/// Every node's and the control plane's network.
+/// The network of the nodes and the control plane.
 pub(crate) const PREFIX: u8 = 24;
 pub(crate) const SERVICES: &str = "10.201.0.0/16";
 /// The first address of [`SERVICES`], which the API server takes for itself.
@@ -21,11 +22,11 @@ pub(crate) const PODS: &str = "10.202.0.0/16";
 /// One cluster's folder and names.
 pub(crate) struct Run {
     pub(crate) name: String,
-    /// All state, gone after `down`.
+    /// All state; removed by `down`.
     pub(crate) folder: PathBuf,
 }
 
-/// What `up` decided, for every later verb.
+/// The decisions of `up`, for every later verb.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub(crate) version: String,
@@ -36,7 +37,7 @@ pub(crate) struct Facts {
 
 impl Run {
     pub(crate) fn new(paths: &Paths, name: &str) -> Result<Self> {
-        // Part of interface names, which the kernel keeps under 16 characters.
+        // Part of interface names, which the kernel limits to 15 characters.
         if name.is_empty() || name.len() > 8 || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()) {
             bail!("the cluster's name {name:?} must be 1 to 8 lower-case letters or digits");
         }
@@ -46,7 +47,7 @@ impl Run {
         })
     }
 
-    /// Held while the cluster is started or ended: two of those at once would undo each other's work.
+    /// Held while the cluster is started or stopped, because two of these at once would undo each other's work.
     pub(crate) fn lock(&self) -> Result<File> {
         if let Some(parent) = self.folder.parent() {
             std::fs::create_dir_all(parent)?;
@@ -70,12 +71,13 @@ impl Run {
         )?)
     }
 
-    /// The admin's kubeconfig. It works on the machine and, since every guest relays the same port, inside too.
+    /// The admin's kubeconfig. It works on the machine and, because every guest relays the same port, also inside.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")
     }
 
-    /// This program as it was when the cluster started: what runs for long must not change when it is compiled anew.
+    /// This program as it was when the cluster started: long-running processes must not change when it is compiled
+    /// again.
     pub(crate) fn program(&self) -> PathBuf {
         self.folder.join("xtask")
     }
@@ -96,12 +98,11 @@ impl Run {
         PathBuf::from("/run/netns").join(self.netns(guest))
     }
 
-    /// A guest's own folder.
     pub(crate) fn guest(&self, guest: &Guest) -> PathBuf {
         self.folder.join(guest.to_string())
     }
 
-    /// Where the claims of a node have their folders.
+    /// The folder with a node's volumes.
     pub(crate) fn volumes(&self, node: &str) -> PathBuf {
         self.folder.join(node).join("volumes")
     }

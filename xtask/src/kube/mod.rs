@@ -1,10 +1,10 @@
-//! `./x kube`: a real Kubernetes on this machine, for developing and for the end-to-end tests.
+//! `./x kube`: a real Kubernetes on this machine, for development and for the end-to-end tests.
 //!
-//! A control plane and three nodes. Each is a network namespace, a mount namespace and a process namespace of its own,
-//! whose first process is this program ([`guest`]): ending that one process ends all that ran under it, pods included, and
-//! with it go its mounts. So nothing can be left behind by a crash but empty network namespaces and folders, and a node
-//! that is "stopped" loses power in the way a machine does. No interface leads from these namespaces to the machine's
-//! network; the one way in is a relay to the API server on a loopback port.
+//! It has a control plane and three nodes. Each of them is a network, mount and process namespace whose first process
+//! is this program ([`guest`]). Ending that one process ends everything under it, including pods and mounts, so a crash
+//! leaves only empty network namespaces and folders, and a "stopped" node loses power as a machine does. No interface
+//! leads from these namespaces to the machine's network; the only way in is a relay to the API server on a loopback
+//! port.
 
 mod build;
 mod check;
@@ -17,10 +17,10 @@ mod layout;
 mod net;
 mod node;
 mod objects;
+mod permissions;
 mod pki;
 mod process;
 mod relay;
-mod rights;
 mod root;
 mod status;
 mod store;
@@ -34,10 +34,9 @@ use clap::Subcommand;
 
 use crate::paths::Paths;
 
-/// Options of `./x kube`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which cluster: several can run side by side
+    /// Name of the cluster; several can run at the same time
     #[arg(long, global = true, default_value = "main")]
     name: String,
     #[command(subcommand)]
@@ -46,13 +45,13 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Build what is missing, then start; prints kubeconfig and kubectl
+    /// Build what is missing, then start; prints the paths of the kubeconfig and kubectl
     Up(up::Args),
-    /// End it and remove every trace, also after a crash
+    /// Stop it and remove every trace, also after a crash
     Down,
-    /// Run the end-to-end suite on it; starts and ends a cluster unless one runs
+    /// Run the end-to-end suite; starts and stops a cluster unless one is running
     Test(test::Args),
-    /// What runs
+    /// Show what is running
     Status,
     /// Print the environment for a shell: eval "$(./x kube env)"
     Env,
@@ -67,9 +66,9 @@ enum Verb {
         /// Archives as `./x image` writes them
         archives: Vec<PathBuf>,
     },
-    /// Does this ground do what tests rely on? Claims, names, services, faults, a node that loses its power
+    /// Check that the environment does what the tests rely on: claims, names, services, faults, a node that loses power
     Check,
-    /// Break something, or mend it
+    /// Inject a fault, or undo one
     #[command(subcommand)]
     Fault(fault::Fault),
     /// (internal) the first process of the control plane or of a node
@@ -78,7 +77,7 @@ enum Verb {
     /// (internal) the relay from the machine's loopback to the API server
     #[command(hide = true)]
     Relay,
-    /// (internal) makes volumes for claims
+    /// (internal) the volume provisioner
     #[command(hide = true)]
     Claims,
 }

@@ -1,5 +1,6 @@
-//! The network of one cluster: a namespace for the control plane, with a bridge in it, and one for each node, joined to
-//! the bridge. Nothing joins any of them to the machine's own network. Between nodes, pods are routed, not masqueraded.
+//! The network of one cluster: a namespace with a bridge for the control plane, and one namespace for each node,
+//! connected to the bridge. Nothing connects them to the machine's own network. Between nodes, pods are routed without
+//! masquerading.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -16,7 +17,7 @@ use super::layout::{CONTROL, Guest, PREFIX, Run};
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
-/// Makes the namespaces, the bridge, the links and the routes.
+/// Creates the namespaces, the bridge, the links and the routes.
 pub(crate) fn make(run: &Run, nodes: usize) -> Result<()> {
     let control = run.netns(&Guest::Control);
     ip(&format!("netns add {control}"))?;
@@ -24,7 +25,7 @@ pub(crate) fn make(run: &Run, nodes: usize) -> Result<()> {
     ip(&format!("-n {control} link add bridge type bridge"))?;
     ip(&format!("-n {control} addr add {CONTROL}/{PREFIX} dev bridge"))?;
     ip(&format!("-n {control} link set bridge up"))?;
-    // A local process needs some route to a service address before kube-proxy's rules send it elsewhere.
+    // A local process needs a route to a service address before kube-proxy's rules redirect it.
     ip(&format!("-n {control} route add default dev bridge"))?;
     route_pods(run, &Guest::Control, nodes)?;
     Guest::all(nodes)
@@ -32,7 +33,7 @@ pub(crate) fn make(run: &Run, nodes: usize) -> Result<()> {
         .try_for_each(|node| make_node(run, &node, nodes))
 }
 
-/// A node's namespace and its link to the bridge.
+/// Creates a node's namespace and its link to the bridge.
 pub(crate) fn make_node(run: &Run, node: &Guest, nodes: usize) -> Result<()> {
     let (control, ns) = (run.netns(&Guest::Control), run.netns(node));
     let Guest::Node(number) = node else {
@@ -40,7 +41,7 @@ pub(crate) fn make_node(run: &Run, node: &Guest, nodes: usize) -> Result<()> {
     };
     ip(&format!("netns add {ns}"))?;
     ip(&format!("-n {ns} link set lo up"))?;
-    // Always the same hardware address: a node that comes back is the one its neighbours remember.
+    // The hardware address never changes, so that neighbors still know a node that comes back.
     let hardware = format!("02:00:00:00:00:{number:02x}");
     ip(&format!(
         "-n {ns} link add eth0 address {hardware} type veth peer name {node} netns {control}"
@@ -52,8 +53,8 @@ pub(crate) fn make_node(run: &Run, node: &Guest, nodes: usize) -> Result<()> {
     route_pods(run, node, nodes)
 }
 
-/// Takes a node off the network and its namespace away. What the kernel still holds of it (connections that nobody
-/// answers outlive their process for a minute) is then cut off from everything.
+/// Disconnects a node from the network and deletes its namespace. What the kernel still holds of it (connections
+/// without a peer outlive their process for a minute) is then cut off from everything.
 pub(crate) fn remove_node(run: &Run, node: &Guest) -> Result<()> {
     ip(&format!("-n {} link delete {node}", run.netns(&Guest::Control)))?;
     ip(&format!("netns delete {}", run.netns(node))).map(drop)
@@ -68,7 +69,7 @@ fn route_pods(run: &Run, from: &Guest, nodes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Removes the namespaces, and with them all that is in them.
+/// Deletes the namespaces and everything in them.
 pub(crate) fn remove(run: &Run) -> Result<()> {
     let prefix = run.netns(&Guest::Control);
     for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
@@ -85,7 +86,7 @@ fn ip(arguments: &str) -> Result<String> {
     output(&mut cmd("ip", arguments.split(' ')))
 }
 
-/// Puts this process (and what it starts) into a guest's network namespace.
+/// Moves this process (and what it starts) into a guest's network namespace.
 pub(crate) fn enter(run: &Run, guest: &Guest) -> Result<()> {
     let file = run.netns_file(guest);
     let namespace = File::open(&file).with_context(|| format!("there is no {}", file.display()))?;
@@ -97,7 +98,7 @@ pub(crate) fn exec(run: &Run, command: &[String]) -> Result<()> {
     let parts = Parts::new(&Paths::find()?, &run.facts()?.version);
     enter(run, &Guest::Control)?;
     unshare(CloneFlags::CLONE_NEWNS).context("cannot get a mount namespace")?;
-    // Only what has to differ is made private: a network namespace that a fault makes in here must appear outside too.
+    // Only what has to differ is private: a network namespace that a fault creates in here must appear outside, too.
     let resolver = Path::new("/etc/resolv.conf");
     for mount_point in [Path::new("/"), Path::new("/etc"), resolver] {
         match bind(None, mount_point, MsFlags::MS_PRIVATE) {

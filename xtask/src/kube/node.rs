@@ -1,5 +1,5 @@
-//! A node: containerd, kubelet, kube-proxy. Pods get a point-to-point link each and are routed, so that every packet
-//! between two pods passes the node's own rules, also on one node: kube-proxy's, and the cuts of [`super::fault`].
+//! A node: containerd, kubelet, kube-proxy. Each pod has its own routed point-to-point link, so that every packet
+//! between two pods passes the node's rules, even on the same node: kube-proxy's, and the cuts of [`super::fault`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) fn daemons(paths: &Paths, run: &Run, parts: &Parts, node: &Guest) -> 
     fs::write(folder.join("proxy.json"), proxy_config(run, &node.to_string())?)?;
     store::copy(paths, parts, &folder.join("containerd"))?;
     let socket = folder.join("containerd.sock");
-    let _ = fs::remove_file(&socket); // of an earlier life of this node
+    let _ = fs::remove_file(&socket); // left by an earlier run of this node
     let config = |file: &str| format!("--config={}", folder.join(file).display());
     let kubelet = [
         config("kubelet.json"),
@@ -67,7 +67,7 @@ pub(crate) fn load(paths: &Paths, run: &Run, archives: &[PathBuf]) -> Result<()>
     on_all_nodes(facts.nodes, |node| import(&parts, run, node, archives))
 }
 
-/// Does something on every node at once.
+/// Runs a function for every node in parallel.
 pub(crate) fn on_all_nodes(nodes: usize, act: impl Fn(&Guest) -> Result<()> + Sync) -> Result<()> {
     let act = &act;
     std::thread::scope(|scope| {
@@ -81,7 +81,8 @@ pub(crate) fn on_all_nodes(nodes: usize, act: impl Fn(&Guest) -> Result<()> + Sy
     })
 }
 
-/// Layers stay packed until a pod needs them (`--no-unpack`): most of what is loaded is never started on most nodes.
+/// Layers stay packed until a pod needs them (`--no-unpack`), because most of what is loaded is never started on most
+/// nodes.
 fn import(parts: &Parts, run: &Run, node: &Guest, archives: &[PathBuf]) -> Result<()> {
     let socket = run.guest(node).join("containerd.sock");
     for archive in archives {
@@ -96,7 +97,7 @@ fn import(parts: &Parts, run: &Run, node: &Guest, archives: &[PathBuf]) -> Resul
     Ok(())
 }
 
-/// Its state is in the node's own /run, which goes with the node as it does when a machine loses power.
+/// Its state is in the node's own /run, which disappears with the node, as when a machine loses power.
 fn containerd_config(parts: &Parts, folder: &Path) -> String {
     format!(
         r#"version = 2
@@ -143,10 +144,10 @@ fn kubelet_config(run: &Run, folder: &Path) -> Result<String> {
         "resolvConf": run.folder.join("node-resolv.conf"),
         "containerRuntimeEndpoint": format!("unix://{}", folder.join("containerd.sock").display()),
         "podLogsDir": folder.join("logs"),
-        // Old and new cgroups, also where this process may not arrange them as it likes.
+        // Supports cgroup v1 and v2, also where this process may not manage them.
         "cgroupDriver": "cgroupfs", "cgroupsPerQOS": false, "enforceNodeAllocatable": [], "failCgroupV1": false,
         "failSwapOn": false, "makeIPTablesUtilChains": false, "localStorageCapacityIsolation": false,
-        // The machine's disk is shared with everything else: only a full one counts.
+        // The machine's disk is shared, so only a full disk counts.
         "evictionHard": {
             "memory.available": "1Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%",
         },
@@ -162,7 +163,7 @@ pub(crate) fn proxy_config(run: &Run, node: &str) -> Result<String> {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
         "clientConnection": { "kubeconfig": kubeconfig(run, "proxy") },
         "clusterCIDR": PODS, "mode": "nftables", "hostnameOverride": node,
-        "conntrack": { "maxPerCore": 0 }, // a setting of the whole machine, not ours to change
+        "conntrack": { "maxPerCore": 0 }, // a setting of the whole machine, which is not changed
         "nftables": { "minSyncPeriod": "0.1s", "syncPeriod": "30s" },
     });
     Ok(serde_json::to_string_pretty(&config)?)

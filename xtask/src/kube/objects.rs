@@ -1,4 +1,5 @@
-//! What every cluster has from the start: the storage class, and the rights of DNS and of the maker of volumes.
+//! The objects that every cluster has from the start: the storage class, and the RBAC objects of DNS and of the volume
+//! provisioner.
 
 use anyhow::{Context, Result, bail};
 use std::io::Write;
@@ -11,7 +12,6 @@ use crate::shell::cmd;
 /// The provisioner's name in the storage class.
 pub(crate) const PROVISIONER: &str = "stateward.local/folders";
 
-/// What every cluster has.
 pub(crate) const OBJECTS: &str = include_str!("objects.yaml");
 
 /// Applies manifests as admin.

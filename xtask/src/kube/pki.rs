@@ -1,5 +1,5 @@
-//! Keys and certificates of one cluster, made anew at every start: an authority, the API server's certificate, and a
-//! client certificate in a kubeconfig for everyone who speaks to it, under the name Kubernetes' own roles expect.
+//! Keys and certificates of one cluster, created at every start: a CA, the API server's certificate, and for each
+//! component a kubeconfig with a client certificate under the name that Kubernetes' own roles expect.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::layout::{API_SERVICE, CONTROL, Guest, Run};
 
-/// Makes everything, in the folder `pki` and as `KUBECONFIG` files beside it.
+/// Creates everything: the folder `pki`, and kubeconfig files beside it.
 pub(crate) fn make(run: &Run, nodes: usize, port: u16) -> Result<()> {
     let pki = Pki::new(run, port)?;
     let names = [
@@ -40,7 +40,7 @@ pub(crate) fn make(run: &Run, nodes: usize, port: u16) -> Result<()> {
     fs::write(run.folder.join("pki/accounts.pub"), accounts.public_key_pem())?;
 
     pki.kubeconfig(&run.kubeconfig(), "kubernetes-admin", Some("system:masters"))?;
-    // Whoever became root by sudo uses it as themselves.
+    // A user who became root through sudo uses it as themselves.
     let id = |name: &str| std::env::var(name).ok().and_then(|id| id.parse().ok());
     std::os::unix::fs::chown(run.kubeconfig(), id("SUDO_UID"), id("SUDO_GID"))?;
     for (file, user) in [
@@ -59,7 +59,6 @@ pub(crate) fn make(run: &Run, nodes: usize, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// The kubeconfig of a component.
 pub(crate) fn kubeconfig(run: &Run, component: &str) -> PathBuf {
     run.folder.join("pki").join(format!("{component}.kubeconfig"))
 }
@@ -77,7 +76,9 @@ impl Pki {
         let folder = run.folder.join("pki");
         fs::create_dir_all(&folder)?;
         let mut params = CertificateParams::new(Vec::new())?;
-        params.distinguished_name.push(DnType::CommonName, "stateward-ground");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "stateward-environment");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate()?;
@@ -92,7 +93,7 @@ impl Pki {
         })
     }
 
-    /// Certificate and key, both as PEM, good for a client and, where it has names, for a server.
+    /// A certificate and its key as PEM, valid for a client and, if it has names, for a server.
     fn issue(&self, user: &str, group: Option<&str>, names: Vec<String>) -> Result<(String, String)> {
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name = rcgen::DistinguishedName::new();

@@ -1,5 +1,5 @@
-//! Processes that outlive this program: started, recorded with their start time, and ended only when they are still the
-//! same. A process ID alone may by then belong to somebody else.
+//! Processes that outlive this program. They are recorded with their start time, and killed only if they are still the
+//! same: the process ID alone may belong to another process by then.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,14 +13,13 @@ use nix::unistd::Pid;
 use super::layout::Run;
 use crate::shell::cmd;
 
-/// One started process.
 pub(crate) struct Process {
     pub(crate) pid: i32,
     started: String,
 }
 
 impl Process {
-    /// Starts `command` apart from this terminal, its output in the log of that name, and records it.
+    /// Starts `command` detached from this terminal, with its output in the log of that name, and records it.
     pub(crate) fn start(run: &Run, name: &str, command: &Command) -> Result<Self> {
         fs::create_dir_all(run.folder.join("log"))?;
         fs::create_dir_all(run.folder.join("processes"))?;
@@ -38,7 +37,7 @@ impl Process {
         Ok(process)
     }
 
-    /// The recorded process of that name, if it still runs.
+    /// The recorded process of that name, if it is still running.
     pub(crate) fn find(run: &Run, name: &str) -> Option<Self> {
         let text = fs::read_to_string(record(run, name)).ok()?;
         let (pid, started) = text.split_once(' ')?;
@@ -66,12 +65,12 @@ impl Process {
         start_time(self.pid).is_some_and(|started| started == self.started)
     }
 
-    /// Ends it without asking and waits until it is gone.
+    /// Kills it and waits until it is gone.
     pub(crate) fn end(&self) -> Result<()> {
         let begun = Instant::now();
         while self.runs() {
-            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL); // gone in between is what we want
-            // Where it is this very program's child it stays a zombie until it is waited for.
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL); // if it has ended meanwhile, that is fine
+            // If it is a child of this program, it stays a zombie until it is waited for.
             let _ = nix::sys::wait::waitpid(Pid::from_raw(self.pid), Some(nix::sys::wait::WaitPidFlag::WNOHANG));
             if begun.elapsed() > Duration::from_secs(20) {
                 bail!("process {} does not end", self.pid);
@@ -86,8 +85,8 @@ fn record(run: &Run, name: &str) -> PathBuf {
     run.folder.join("processes").join(name)
 }
 
-/// When a process started, in ticks since boot: field 22 of its `stat`, counted after the name, which may hold anything.
-/// None when there is no such process, or only its zombie.
+/// When a process started, in ticks since boot: field 22 of its `stat`, counted after the name, which may contain
+/// anything. None if there is no such process, or only its zombie.
 fn start_time(pid: i32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -97,14 +96,14 @@ fn start_time(pid: i32) -> Option<String> {
     fields.get(19).map(|&ticks| ticks.to_owned())
 }
 
-/// Asks again and again until the answer is there; the error says what was waited for, and the last refusal.
+/// Polls until there is a result. On timeout, the error contains what was waited for and the last failure.
 pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
     let begun = Instant::now();
     loop {
         match ask() {
             Ok(answer) => return Ok(answer),
             Err(refusal) if begun.elapsed() > limit => {
-                return Err(refusal.context(format!("waited {} s in vain for {what}", limit.as_secs())));
+                return Err(refusal.context(format!("waited {} s for {what}", limit.as_secs())));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }

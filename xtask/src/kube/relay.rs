@@ -1,5 +1,5 @@
-//! Lets TCP connections through to the API server: from the machine's loopback into the control plane's namespace, and
-//! inside each guest from the same loopback port, so that one kubeconfig works everywhere.
+//! Relays TCP connections to the API server: from the machine's loopback into the control plane's namespace, and inside
+//! each guest from the same loopback port, so that one kubeconfig works everywhere.
 
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::layout::{API_PORT, CONTROL, Guest, Run};
 use super::net;
 
-/// The relay's own process. It listens on the machine, then moves into the namespace: a socket stays where it was made.
+/// The relay's own process. It listens on the machine, then enters the namespace: a socket stays where it was created.
 pub(crate) fn run(run: &Run) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on the loopback address")?;
     let port = listener.local_addr()?.port();
@@ -22,7 +22,7 @@ pub(crate) fn run(run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Relays inside the namespace this process is in, from a thread of its own.
+/// Relays inside the current namespace, from its own thread.
 pub(crate) fn serve_inside(port: u16) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).context("cannot listen on the loopback address")?;
     thread::spawn(move || serve(&listener));
@@ -31,7 +31,7 @@ pub(crate) fn serve_inside(port: u16) -> Result<()> {
 
 fn serve(listener: &TcpListener) {
     for client in listener.incoming().flatten() {
-        // The API server may be restarting: its client sees a closed connection and tries again.
+        // The API server may be restarting; its client sees a closed connection and retries.
         thread::spawn(move || join(&client));
     }
 }
@@ -45,9 +45,9 @@ fn join(client: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Passes bytes one way until either side ends, then tells the other.
+/// Copies bytes in one direction until either side ends, then closes the other.
 fn pass(mut from: &TcpStream, mut to: &TcpStream) {
-    let _ = io::copy(&mut from, &mut to); // an error is an end like any other
+    let _ = io::copy(&mut from, &mut to); // an error ends the connection like a close
     let _ = to.shutdown(Shutdown::Write);
     let _ = from.shutdown(Shutdown::Read);
 }

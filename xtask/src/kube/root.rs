@@ -1,5 +1,5 @@
-//! Root, which everything here but building needs. An ordinary user compiles and builds as themselves; only this program
-//! is then started again by sudo, so that no file of theirs becomes root's but the cluster's own.
+//! Everything here except building needs root. An ordinary user compiles and builds as themselves; then only this
+//! program is restarted through sudo, so that root owns no files but the cluster's own.
 
 use std::os::unix::process::CommandExt;
 
@@ -12,7 +12,7 @@ pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Becomes this same command as root where sudo asks for no password. Where it would, the verb goes on and says what to do.
+/// Restarts this command as root if sudo needs no password. Otherwise the verb continues and says what to do.
 pub(crate) fn become_root(paths: &Paths) -> Result<()> {
     if is_root() || !can_become_root() {
         return Ok(());
@@ -21,12 +21,12 @@ pub(crate) fn become_root(paths: &Paths) -> Result<()> {
     Err(failure).context("cannot start sudo")
 }
 
-/// Whether sudo lets this user be root without a password.
+/// Whether sudo works without a password.
 pub(crate) fn can_become_root() -> bool {
     output(&mut cmd("sudo", ["-n", "true"])).is_ok()
 }
 
-/// This command for sudo, with the environment it needs: sudo drops most of it.
+/// This command for sudo, with the environment variables that it needs, because sudo drops most of them.
 pub(crate) fn as_root(paths: &Paths) -> Result<Vec<String>> {
     let path = std::env::var("PATH").unwrap_or_default();
     let this = std::env::current_exe()?.display().to_string();

@@ -1,4 +1,4 @@
-//! `./x kube status` and `./x kube env`: what runs, and how to use it.
+//! `./x kube status` and `./x kube env`: what is running, and how to use it.
 
 use anyhow::Result;
 
@@ -15,13 +15,13 @@ pub(crate) fn run(run: &Run) -> Result<()> {
     for name in Process::recorded(run) {
         match Process::find(run, &name) {
             Some(process) => println!("{name:10} runs, process {}", process.pid),
-            None => println!("{name:10} does not run"),
+            None => println!("{name:10} is not running"),
         }
     }
     summary(run)
 }
 
-/// How to use it, and its nodes.
+/// Prints how to use the cluster, and its nodes.
 pub(crate) fn summary(run: &Run) -> Result<()> {
     let facts = run.facts()?;
     let parts = Parts::new(&Paths::find()?, &facts.version);
@@ -34,7 +34,7 @@ pub(crate) fn summary(run: &Run) -> Result<()> {
     println!("  {} get nodes", parts.program("kubectl").display());
     println!("  eval \"$(./x kube{flag} env)\"    does both, with kubectl on the PATH");
     println!("  ./x kube{flag} exec COMMAND     runs where pod and service addresses and names work");
-    println!("  ./x kube{flag} down             ends it");
+    println!("  ./x kube{flag} down             stops it");
     shell::run(kubectl(&parts, run).args(["get", "nodes"]))
 }
 

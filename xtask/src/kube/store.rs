@@ -1,5 +1,6 @@
-//! The images every node has from the start, as a containerd store that was filled once. A node begins with a copy of it:
-//! the index is copied, the content linked, so that three nodes with every etcd cost neither time nor disk.
+//! The images that every node has from the start, as a containerd store that is filled once. Each node starts with a
+//! copy: the index is copied and the content is linked, so three nodes with every etcd cost neither time nor disk
+//! space.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +17,11 @@ use crate::image;
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
-/// containerd's own names inside its root folder.
+/// The names that containerd uses inside its root folder.
 const INDEX: &str = "io.containerd.metadata.v1.bolt/meta.db";
 const CONTENT: &str = "io.containerd.content.v1.content/blobs/sha256";
 
-/// Fills a store with `pause` and every etcd in the cache, if that was not done yet.
+/// Fills a store with `pause` and every etcd in the cache, unless that was done before.
 pub(crate) fn ensure(paths: &Paths, parts: &Parts) -> Result<PathBuf> {
     let archives = [image::pause(paths)?, image::etcds(paths)?];
     let names = archives
@@ -39,7 +40,7 @@ pub(crate) fn ensure(paths: &Paths, parts: &Parts) -> Result<PathBuf> {
     Ok(store)
 }
 
-/// Gives a node its copy. A node that has one already keeps it.
+/// Copies the store for a node, unless the node already has a copy.
 pub(crate) fn copy(paths: &Paths, parts: &Parts, root: &Path) -> Result<()> {
     if root.join(INDEX).exists() {
         return Ok(());
@@ -55,7 +56,8 @@ pub(crate) fn copy(paths: &Paths, parts: &Parts, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a containerd for as long as the import takes. Without the part that runs pods it opens nothing but its socket.
+/// Runs a containerd for the duration of the import. Without the plugins that run pods, it opens nothing but its
+/// socket.
 fn fill(parts: &Parts, work: &Path, archives: &[PathBuf]) -> Result<()> {
     let (socket, config) = (work.join("socket"), work.join("config.toml"));
     let settings = format!(
@@ -74,13 +76,13 @@ fn fill(parts: &Parts, work: &Path, archives: &[PathBuf]) -> Result<()> {
         .context("cannot start containerd")?;
     let ctr = || parts.ctr(&socket);
     let result = wait_for("containerd", Duration::from_secs(60), || output(ctr().arg("version"))).and_then(|_| {
-        // Layers stay packed until a pod needs them: most images are never started on most nodes.
+        // Layers stay packed until a pod needs them, because most images are never started on most nodes.
         let mut import = archives
             .iter()
             .map(|archive| output(ctr().args(["images", "import", "--no-unpack"]).arg(archive)));
         import.try_for_each(|imported| imported.map(drop))
     });
-    kill(Pid::from_raw(i32::try_from(containerd.id())?), Signal::SIGTERM)?; // lets it close its files
+    kill(Pid::from_raw(i32::try_from(containerd.id())?), Signal::SIGTERM)?; // so that it closes its files
     containerd.wait()?;
     result
 }

@@ -1,5 +1,5 @@
-//! `./x kube test`: the end-to-end suite on the real ground. The operator runs as it is shipped: its own image, the shipped
-//! manifests, the shipped rights.
+//! `./x kube test`: the end-to-end suite in the real environment. The operator runs as it is shipped: its own image,
+//! the shipped manifests, the shipped permissions.
 
 use std::path::PathBuf;
 
@@ -8,33 +8,32 @@ use anyhow::{Context, Result, bail};
 use super::build::Parts;
 use super::layout::Run;
 use super::process::Process;
-use super::{down, node, objects, rights, up};
+use super::{down, node, objects, permissions, up};
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
 use crate::{cargo, cert_manager, chart, e2e, image, pins, published, shell};
 
-/// The scenarios that start with the release before.
+/// The scenarios that start with the previous release.
 const FROM_PREVIOUS: [&str; 2] = ["operator_upgrade", "two_operators_of_different_versions"];
 
-/// Options of `./x kube test`.
 #[derive(clap::Args)]
-#[group(id = "test")] // apart from the group of the flattened options
+#[group(id = "test")] // separate from the group of the flattened options
 pub(crate) struct Args {
     #[command(flatten)]
     up: up::Args,
-    /// Only the scenarios that matter most
+    /// Run only the most important scenarios
     #[arg(long)]
     smoke: bool,
-    /// Measure the operator against the same pods made by hand, instead of running scenarios
+    /// Compare the operator with a script that creates the same pods, instead of running scenarios
     #[arg(long)]
     bench: bool,
-    /// Leave a failed scenario's namespace as it is
+    /// Keep the namespace of a failed scenario
     #[arg(long)]
     keep: bool,
-    /// Run all this many times
+    /// Run everything this many times
     #[arg(long, default_value_t = 1)]
     repeat: usize,
-    /// Only these scenarios; measurements by a word of their names
+    /// Only these scenarios; with --bench, only measurements whose names contain one of these words
     names: Vec<String>,
 }
 
@@ -63,12 +62,12 @@ impl Args {
         if self.bench { "release" } else { "dev" }
     }
 
-    /// Figures are those of a release.
+    /// Benchmarks measure a release build.
     fn compile(&self) -> fn(&str) -> Result<PathBuf> {
         if self.bench { cargo::build_release } else { cargo::build }
     }
 
-    /// The scenarios with an S3 server say so in their names.
+    /// Scenarios that need an S3 server have S3 in their names.
     fn needs_s3(&self) -> bool {
         self.is_whole() || self.names.iter().any(|name| name.contains("s3"))
     }
@@ -78,7 +77,7 @@ impl Args {
         self.is_whole() || FROM_PREVIOUS.iter().any(named)
     }
 
-    /// Not single scenarios, nor measurements.
+    /// Neither single scenarios nor benchmarks.
     fn is_suite(&self) -> bool {
         self.names.is_empty() && !self.bench
     }
@@ -89,7 +88,7 @@ impl Args {
     }
 }
 
-/// Leaves a cluster running that ran before, and ends one that it started.
+/// Keeps a cluster running that ran before, and stops one that it started.
 pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     if args.up.build_only {
         return Ok(());
@@ -97,15 +96,15 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     let ran_before = Process::find(run, "control").is_some();
     up::run(paths, run, &args.up)?;
     let result = lanes(paths, run, args);
-    let keep = ran_before || args.keep && result.is_err(); // a namespace that is kept needs its cluster
+    let keep = ran_before || args.keep && result.is_err(); // a kept namespace needs its cluster
     if !keep {
         down::run(run)?;
     }
     result
 }
 
-/// The conversations and the admission cases, which the embedded server has to answer alike, then the scenarios, then what
-/// the operator was allowed to do and did.
+/// Runs the conversations and the admission cases, which the embedded server must answer the same way, then the
+/// scenarios, then the comparison of the operator's permissions with its requests.
 fn lanes(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     if args.is_suite() {
         chart::check(paths, false).context("lane failed: chart")?;
@@ -113,7 +112,7 @@ fn lanes(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
             published::run(paths).context("lane failed: published")?;
         }
         let config = run.kubeconfig();
-        // The embedded server speaks as the newest one does; older ones have other words for some refusals.
+        // The embedded server has the messages of the newest version; older versions word some rejections differently.
         if args.up.version == pins::KUBERNETES[0] {
             shell::run(cmd(converse()?, ["--quiet"]).env("KUBECONFIG", &config))
                 .context("lane failed: conversations")?;
@@ -126,10 +125,10 @@ fn lanes(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
         )
         .context("lane failed: admission")?;
     }
-    let mark = rights::mark(run);
+    let mark = permissions::mark(run);
     let manifests = install(paths, run, args)?;
     suite(paths, run, args)?;
-    rights::check(run, mark, &manifests, args.is_whole()).context("lane failed: rights")
+    permissions::check(run, mark, &manifests, args.is_whole()).context("lane failed: permissions")
 }
 
 fn converse() -> Result<PathBuf> {
@@ -140,12 +139,12 @@ fn admission() -> Result<PathBuf> {
     cargo::build_test("admission")
 }
 
-/// The operator of this checkout, in place of any that is there.
+/// Installs the operator of this checkout, in place of any other.
 fn install(paths: &Paths, run: &Run, args: &Args) -> Result<String> {
     let parts = Parts::new(paths, &run.facts()?.version);
     node::load(paths, run, &[image::operator(paths, args.profile())?])?;
     let manifests =
-        output(&mut cmd(args.compile()("stateward")?, ["manifests"])).context("cannot make the manifests")?;
+        output(&mut cmd(args.compile()("stateward")?, ["manifests"])).context("cannot generate the manifests")?;
     objects::apply(&parts, run, &manifests)?;
     let words = [
         "--namespace=stateward-system",
@@ -157,10 +156,10 @@ fn install(paths: &Paths, run: &Run, args: &Args) -> Result<String> {
     Ok(manifests)
 }
 
-/// Runs it in the cluster's network: it speaks to pods and services as any client there does.
+/// Runs it in the cluster's network, so that it reaches pods and services like any client there.
 fn suite(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     if run.name != "main" {
-        bail!("the suite breaks things in the cluster named main; leave --name out");
+        bail!("the suite injects faults into the cluster named main; omit --name");
     }
     let mut arguments = vec![format!("--repeat={}", args.repeat)];
     arguments.extend(args.smoke.then(|| "--smoke".to_owned()));

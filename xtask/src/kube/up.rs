@@ -14,16 +14,15 @@ use crate::paths::Paths;
 use crate::pins;
 use crate::shell::{cmd, output};
 
-/// Options of `./x kube up`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which Kubernetes
+    /// The version of Kubernetes
     #[arg(long, default_value = pins::KUBERNETES[0])]
     pub(crate) version: String,
-    /// How many nodes
+    /// The number of nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     nodes: u8,
-    /// Build and fetch everything, start nothing
+    /// Build and fetch everything, but start nothing
     #[arg(long)]
     pub(crate) build_only: bool,
 }
@@ -31,7 +30,7 @@ pub(crate) struct Args {
 const LIMIT: Duration = Duration::from_secs(60);
 
 impl Args {
-    /// Builds what is missing, which any user may do, then becomes root if it can.
+    /// Builds what is missing, which any user may do, then becomes root if possible.
     pub(crate) fn build(&self, paths: &Paths) -> Result<()> {
         if !self.build_only && !root::is_root() {
             build::check_machine(paths).or_else(|lack| if root::can_become_root() { Ok(()) } else { Err(lack) })?;
@@ -55,19 +54,19 @@ pub(crate) fn run(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
         let facts = run.facts()?;
         if facts.version != args.version || facts.nodes != usize::from(args.nodes) {
             bail!(
-                "{} runs already with {} nodes and another choice; end it first: ./x kube down",
+                "{} is already running with {} nodes and other settings; stop it first: ./x kube down",
                 facts.version,
                 facts.nodes
             );
         }
         return status::summary(run);
     }
-    down::run(run)?; // what a crash left
+    down::run(run)?; // left by a crash
     store::ensure(paths, &parts)?;
     let begun = Instant::now();
     if let Err(error) = start(run, &parts, args) {
         eprintln!(
-            "the logs are in {}; the guests said last:",
+            "the logs are in {}; the last lines of the guests:",
             run.folder.join("log").display()
         );
         for name in Process::recorded(run) {
@@ -131,7 +130,7 @@ fn start(run: &Run, parts: &Parts, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Until the API server answers.
+/// Waits until the API server responds.
 pub(crate) fn wait_for_api(parts: &Parts, run: &Run) -> Result<()> {
     wait_for("the API server", LIMIT, || {
         output(kubectl(parts, run).args(["get", "--raw", "/readyz"]))
@@ -139,19 +138,22 @@ pub(crate) fn wait_for_api(parts: &Parts, run: &Run) -> Result<()> {
     .map(drop)
 }
 
-/// Until the node says of itself that pods can be put on it, and has done so later than `before`, an answer of [`sign_of_life`].
+/// Waits until the node reports that it accepts pods, in a report later than `before`, a result of [`heartbeat`].
 pub(crate) fn wait_until_ready(parts: &Parts, run: &Run, node: &Guest, before: &str) -> Result<()> {
     let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
     wait_for(&format!("{node} to be ready"), LIMIT, || {
-        ensure!(sign_of_life(parts, run, node)? != before, "it gave no sign of life yet");
+        ensure!(
+            heartbeat(parts, run, node)? != before,
+            "it has not sent a heartbeat yet"
+        );
         let answer = output(kubectl(parts, run).args(["get", "node", &node.to_string(), "-o", path]))?;
         ensure!(answer == "True", "its Ready condition is {answer:?}");
         Ok(())
     })
 }
 
-/// When the node's kubelet last said that it lives.
-pub(crate) fn sign_of_life(parts: &Parts, run: &Run, node: &Guest) -> Result<String> {
+/// The time of the last heartbeat of the node's kubelet.
+pub(crate) fn heartbeat(parts: &Parts, run: &Run, node: &Guest) -> Result<String> {
     let words = [
         "get",
         "lease",

@@ -1,5 +1,5 @@
-//! What may be in the dependency tree, by `deny.toml`: licences, banned crates, and crates.io as the only source. A check of
-//! our own on `cargo metadata`, so that it gates everywhere.
+//! Checks the dependency tree against `deny.toml`: licenses, banned crates, and crates.io as the only source. This is
+//! our own check on `cargo metadata`, so that it runs everywhere.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,7 +53,7 @@ fn complaints(rules: &Rules, package: &Value) -> Vec<String> {
     }
     if !is_allowed(&rules.licences, licence) {
         wrong.push(format!(
-            "{name} {version}: deny.toml does not allow its licence, \"{licence}\""
+            "{name} {version}: deny.toml does not allow its license, \"{licence}\""
         ));
     }
     // A package of this workspace has no source.
@@ -63,7 +63,7 @@ fn complaints(rules: &Rules, package: &Value) -> Vec<String> {
     wrong
 }
 
-/// The texts of `name = [ … ]`. The file is ours and plain: no text in it holds a bracket or a quote.
+/// The entries of `name = [ … ]`. The file is ours and simple: no entry contains a bracket or a quote.
 fn list(file: &str, name: &str) -> Result<BTreeSet<String>> {
     let begin = format!("\n{name} = [");
     let rest = file
@@ -78,8 +78,8 @@ fn list(file: &str, name: &str) -> Result<BTreeSet<String>> {
         .collect())
 }
 
-/// Whether a licence expression can be met with the licences of the list. `AND` binds closer than `OR`; a slash is how `OR`
-/// was written once; an exception (`WITH`) only ever permits more.
+/// Whether the licenses of the list satisfy a license expression. `AND` binds closer than `OR`; a slash is an old form
+/// of `OR`; an exception (`WITH`) only permits more.
 fn is_allowed(allowed: &BTreeSet<String>, expression: &str) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_licence_is_allowed_when_its_expression_can_be_met() {
-        // given a list as deny.toml has it
+        // given a list as in deny.toml
         let file = "[licenses]\nallow = [\n  \"MIT\",\n  # \"GPL-3.0\" is not\n  \"Zlib\",\n]\n";
         let allowed = list(file, "allow").unwrap();
         assert_eq!(allowed.len(), 2);

@@ -1,15 +1,15 @@
-//! Planners are pure: none of their crates may reach a client, a runtime, a clock's driver or a source of randomness through any
-//! dependency, however far away. `clippy.toml` refuses the clocks of the standard library.
+//! Planners are pure: none of their crates may depend, directly or indirectly, on a client, a runtime, a timer or a
+//! source of randomness. `clippy.toml` forbids the clocks of the standard library.
 
 use anyhow::{Result, bail};
 
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
-/// The crates that decide.
+/// The crates that plan.
 const PURE: [&str; 2] = ["stateward-api", "stateward-plan"];
 
-/// What nothing that decides may link with.
+/// What these crates must not link with.
 const IMPURE: [&str; 8] = [
     "tokio",
     "hyper",
@@ -34,13 +34,15 @@ pub(super) fn check(paths: &Paths) -> Result<()> {
         ];
         let tree = output(cmd("cargo", words).current_dir(&paths.checkout))?;
         if let Some(found) = impure(&tree) {
-            bail!("{package} is pure and reaches {found}. See how:  cargo tree -e normal -p {package} -i {found}");
+            bail!(
+                "{package} is pure but depends on {found}. To see the path:  cargo tree -e normal -p {package} -i {found}"
+            );
         }
     }
     Ok(())
 }
 
-/// The first crate of a tree that a pure one may not reach. Lines are a name, a version, and sometimes more.
+/// The first forbidden crate of a tree. Lines contain a name, a version, and sometimes more.
 fn impure(tree: &str) -> Option<&'static str> {
     let mut names = tree.lines().filter_map(|line| line.split_whitespace().next());
     names.find_map(|name| IMPURE.into_iter().find(|impure| *impure == name))

@@ -1,5 +1,5 @@
-//! One request with a method, path, query, headers and body that the fuzzer makes up, mostly of words the server knows.
-//! Whatever comes back is right as long as something comes back: a panic, or no answer within ten seconds, is a finding.
+//! One request with a method, path, query, headers and body from the fuzzer, mostly of words that the server knows. Any
+//! response is correct; a panic, or no response within ten seconds, is a finding.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ use arbitrary::Arbitrary;
 use embedded_kube::Cluster;
 use libfuzzer_sys::fuzz_target;
 
-/// A piece of a path or of a query: a known word more often than not, since random letters only ever meet the 404.
+/// A piece of a path or of a query: usually a known word, because random letters only reach the 404.
 #[derive(Arbitrary, Debug)]
 enum Word {
     Known(u8),
@@ -47,7 +47,7 @@ struct Request {
 #[derive(Arbitrary, Debug)]
 enum Body {
     Bytes(Vec<u8>),
-    /// An object with a kind that fits some path, and anything in it.
+    /// An object with a kind that fits some path, and any content.
     Object { kind: u8, name: Word, rest: String },
 }
 

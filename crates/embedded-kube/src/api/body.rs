@@ -1,4 +1,4 @@
-//! The body type of every answer, and reading the body of a request within bounds.
+//! The body type of every response, and reading request bodies with limits.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -37,7 +37,7 @@ where
         let text = format!("Request entity too large: limit is {MAX_BODY}");
         Status::new(413, "RequestEntityTooLarge", text)
     };
-    // What announces itself as too large is not waited for.
+    // A body whose declared length is too large is not read.
     if body.size_hint().lower() > MAX_BODY as u64 {
         return Err(too_large());
     }

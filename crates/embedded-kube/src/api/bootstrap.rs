@@ -1,4 +1,4 @@
-//! What every cluster has from the start.
+//! The objects that every cluster has from the start.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::store::Key;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Creates an object unless it is there.
+/// Creates an object unless it exists.
 async fn ensure(server: &Arc<Server>, group: &str, plural: &str, object: Value) -> Result<()> {
     let resource = server
         .registry()
@@ -37,7 +37,7 @@ async fn ensure(server: &Arc<Server>, group: &str, plural: &str, object: Value) 
 
 /// Creates the namespaces, roles and services that every cluster has.
 pub(crate) async fn bootstrap(server: &Arc<Server>) -> Result<()> {
-    // Together, so that the first start waits for few commits.
+    // In one batch, so that the first start waits for few commits.
     let namespaces = ["default", "kube-system", "kube-public", "kube-node-lease"];
     let namespaces = namespaces.map(|name| ensure(server, "", "namespaces", json!({"metadata": {"name": name}})));
     let roles = cluster_roles().into_iter().map(|(name, rules)| {
@@ -76,7 +76,7 @@ pub(crate) async fn bootstrap(server: &Arc<Server>) -> Result<()> {
     kubernetes_service(server).await
 }
 
-/// The service `kubernetes`, through which pods reach the API server; its address may differ from the last run's.
+/// The service `kubernetes`, through which pods reach the API server; its address may differ from that of the last run.
 async fn kubernetes_service(server: &Arc<Server>) -> Result<()> {
     let network = &server.network;
     let address = network.api_service().to_string();
@@ -248,7 +248,7 @@ fn cluster_roles() -> Vec<(&'static str, Vec<Value>)> {
     ]
 }
 
-/// What every namespace has.
+/// The objects that every namespace has.
 pub(crate) async fn furnish_namespace(server: &Arc<Server>, namespace: &Value) {
     if meta::is_deleting(namespace) || namespace["status"]["phase"] == "Terminating" {
         return;

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions: the kinds they add, and what becomes of the definitions themselves.
+//! CustomResourceDefinitions: the kinds that they add, and their life cycle.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::schema::{crd_check, custom};
 /// The storage name of the definitions.
 pub(crate) const STORAGE: &str = "customresourcedefinitions.apiextensions.k8s.io";
 
-/// Holds a definition until all its objects are gone.
+/// The finalizer of a definition until all its objects are deleted.
 pub(crate) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// A kind that a definition adds, in all its versions.
@@ -69,7 +69,7 @@ impl CustomKind {
     }
 }
 
-/// What the stored definitions serve.
+/// The kinds of the stored definitions.
 pub(crate) fn resources<'a>(definitions: impl Iterator<Item = &'a Value>) -> Vec<Resource> {
     definitions
         .filter(|crd| is_established(crd))
@@ -169,7 +169,7 @@ fn custom_version(version: &Value) -> CustomVersion {
     }
 }
 
-/// Fills in the names of a definition that follow from others, and says that it is established.
+/// Sets the derived names of a definition, and its condition Established.
 pub(crate) fn complete(crd: &mut Value, old: Option<&Value>) {
     let kind = crd["spec"]["names"]["kind"].as_str().unwrap_or_default().to_owned();
     let names = &mut crd["spec"]["names"];
@@ -205,7 +205,7 @@ pub(crate) fn complete(crd: &mut Value, old: Option<&Value>) {
     crd["status"] = json!({"conditions": conditions, "acceptedNames": accepted, "storedVersions": stored});
 }
 
-/// What is wrong with a definition.
+/// The errors of a definition.
 pub(crate) fn validate(crd: &Value) -> Vec<FieldError> {
     let mut errors = crd_check::check(crd);
     for (path, schema) in crd_check::schemas(&crd["spec"]) {
@@ -216,8 +216,8 @@ pub(crate) fn validate(crd: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// No new objects of a kind whose definition is going away.
-pub(crate) fn refuse_while_terminating(call: &Call) -> Result<()> {
+/// Rejects new objects of a kind whose definition is being deleted.
+pub(crate) fn reject_while_terminating(call: &Call) -> Result<()> {
     let definition = call.server.store.get(&Key::new(STORAGE, "", &call.resource.storage));
     if definition.is_some_and(|crd| meta::is_deleting(&crd.value)) {
         let text = "create not allowed while custom resource definition is terminating";
@@ -226,9 +226,10 @@ pub(crate) fn refuse_while_terminating(call: &Call) -> Result<()> {
     Ok(())
 }
 
-/// Deletes the objects of a definition that is being deleted, then lets it go. Ends early if the server stops.
+/// Deletes the objects of a definition that is being deleted, then removes its finalizer. Ends early if the server
+/// stops.
 ///
-/// Boxed, since it writes, and a write may start a clean-up.
+/// Boxed, because it writes, and a write may start a clean-up.
 pub(crate) fn clean_up(server: Arc<Server>, name: String) -> BoxFuture<'static, ()> {
     let work = async move {
         let stop = server.stop.clone();
@@ -284,7 +285,7 @@ async fn empty_and_release(server: &Arc<Server>, name: &str) -> Result<()> {
         if !left {
             break;
         }
-        // Objects with finalizers go when these do.
+        // Objects with finalizers are deleted when these are removed.
         if changes.changed().await.is_err() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What is served: health, version, and the lists of groups, versions and resources in both of their forms.
+//! Discovery: health, version, and the lists of groups, versions and resources in both of their forms.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::request::RequestInfo;
 use super::resources::{Registry, Resource};
 use super::server::{Server, json_response};
 
-/// The Kubernetes version whose behaviour is followed.
+/// The Kubernetes version whose behaviour it follows.
 pub(crate) const MINOR: &str = "37";
 
-/// Health and version: answered to anyone.
+/// Health and version: served to anyone.
 pub(crate) fn open_path(path: &str) -> Option<Response<Body>> {
     match path {
         "/healthz" | "/livez" | "/readyz" | "/healthz/ping" | "/livez/ping" | "/readyz/ping" => {
@@ -49,7 +49,7 @@ fn goarch() -> &'static str {
     }
 }
 
-/// Serves the paths that name no resource.
+/// Serves the paths that are no resources.
 pub(crate) fn serve(server: &Arc<Server>, info: &RequestInfo, accept: &str) -> Result<Response<Body>> {
     if info.verb != "get" {
         return Err(Status::method_not_allowed());

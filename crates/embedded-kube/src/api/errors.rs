@@ -45,7 +45,7 @@ impl Status {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// The answer to paths, groups and resources that are not served.
+    /// The error for paths, groups and resources that are not served.
     pub(crate) fn not_served() -> Self {
         let mut status = Self::new(404, "NotFound", "the server could not find the requested resource");
         status.details = Some(json!({}));

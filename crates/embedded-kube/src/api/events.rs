@@ -1,4 +1,4 @@
-//! Events have two faces, `v1` and `events.k8s.io/v1`, and one store. They are stored in the core shape.
+//! Events have two APIs, `v1` and `events.k8s.io/v1`, and one store. They are stored in the core shape.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! The TLS listener: handshakes, client certificates, and limits for clients that stop reading or writing.
+//! The TLS listener: handshakes, client certificates, and timeouts for clients that stop reading or writing.
 
 use std::io;
 use std::pin::Pin;
@@ -17,11 +17,11 @@ use tokio_util::task::TaskTracker;
 use super::auth::User;
 use super::server::Server;
 
-/// For a TLS handshake.
+/// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// For the head of a request, and for idle connections.
+/// The timeout of a request's head, and of idle connections.
 const HEAD: Duration = Duration::from_secs(90);
-/// For a client that does not read what it asked for, such as a forgotten watch.
+/// The timeout of a client that does not read its response, such as a forgotten watch.
 const STALLED: Duration = Duration::from_secs(120);
 
 /// Accepts connections until the server stops.

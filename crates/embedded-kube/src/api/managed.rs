@@ -1,5 +1,5 @@
-//! Who owns which field: server-side apply, and the record that ordinary updates leave in `metadata.managedFields`.
-//! The rules are in `schema::apply`; this is their connection to requests.
+//! Field ownership: server-side apply, and the entries of ordinary updates in `metadata.managedFields`. The rules are
+//! in `schema::apply`; this connects them to requests.
 
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ pub(crate) fn track(call: &Call, old: Option<&Value>, new: &mut Value, change: C
     }
 }
 
-/// Whether two states of an object are the same but for the times in their records of ownership.
+/// Whether two states of an object are equal except for the times in `managedFields`.
 pub(crate) fn same(old: &Value, new: &Value) -> bool {
     fn entries(value: &Value) -> Vec<Value> {
         let mut entries = value["metadata"]["managedFields"]

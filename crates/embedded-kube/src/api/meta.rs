@@ -10,7 +10,7 @@ use super::errors::FieldError;
 use super::resources::Resource;
 use crate::schema::error::Reason;
 
-/// Now, in the form Kubernetes stores times: whole seconds, UTC.
+/// The current time as Kubernetes stores it: whole seconds, UTC.
 pub(crate) fn now() -> String {
     format_time(jiff::Timestamp::now())
 }
@@ -51,7 +51,7 @@ pub(crate) fn is_deleting(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// The metadata as a map; made if it is missing.
+/// The metadata as a map; created if it is missing.
 pub(crate) fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = Value::Object(Map::new());
@@ -81,7 +81,7 @@ pub(crate) fn bump_generation(object: &mut Value) {
     metadata_mut(object).insert("generation".into(), next.into());
 }
 
-/// Letters and digits that form no words and are not mixed up, as Kubernetes uses for generated names.
+/// Letters and digits that form no words and are not easily confused, as Kubernetes uses for generated names.
 const SAFE: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 pub(crate) fn random_suffix(length: usize) -> String {
@@ -112,7 +112,7 @@ fn length(text: &str, max: usize) -> Option<String> {
     (text.len() > max).then(|| format!("must be no more than {max} characters"))
 }
 
-/// What is wrong with a DNS label (RFC 1123).
+/// The error of a DNS label (RFC 1123).
 pub(crate) fn dns_label(text: &str) -> Vec<String> {
     let form = (!LABEL.is_match(text)).then(|| {
         "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end \
@@ -123,7 +123,7 @@ pub(crate) fn dns_label(text: &str) -> Vec<String> {
     length(text, 63).into_iter().chain(form).collect()
 }
 
-/// The names of namespaces are labels too, with a word of its own about dots.
+/// The names of namespaces are labels too, with a special message about dots.
 fn namespace_name(text: &str) -> Vec<String> {
     if text.contains('.') {
         vec!["must not contain dots".into()]
@@ -132,7 +132,7 @@ fn namespace_name(text: &str) -> Vec<String> {
     }
 }
 
-/// What is wrong with a DNS subdomain (RFC 1123).
+/// The error of a DNS subdomain (RFC 1123).
 pub(crate) fn dns_subdomain(text: &str) -> Vec<String> {
     let form = (!SUBDOMAIN.is_match(text)).then(|| {
         "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start \
@@ -154,7 +154,7 @@ fn path_segment(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with the key of a label or annotation.
+/// The error of the key of a label or annotation.
 pub(crate) fn qualified_name(key: &str) -> Vec<String> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -182,7 +182,7 @@ pub(crate) fn qualified_name(key: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with the value of a label.
+/// The error of the value of a label.
 pub(crate) fn label_value(text: &str) -> Vec<String> {
     let form = (!LABEL_VALUE.is_match(text)).then(|| {
         "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
@@ -193,18 +193,18 @@ pub(crate) fn label_value(text: &str) -> Vec<String> {
     length(text, 63).into_iter().chain(form).collect()
 }
 
-/// What is wrong with a map of labels, or with what is matched with one.
+/// The errors of a map of labels, or of a selector's map.
 pub(crate) fn labels(map: &Value, at: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for (key, value) in map.as_object().into_iter().flatten() {
-        let refuse = |value: &Value, why| FieldError::invalid(at, value.clone(), why);
+        let invalid = |value: &Value, why| FieldError::invalid(at, value.clone(), why);
         errors.extend(
             qualified_name(key)
                 .into_iter()
-                .map(|why| refuse(&key.as_str().into(), why)),
+                .map(|why| invalid(&key.as_str().into(), why)),
         );
         let text = value.as_str().unwrap_or_default();
-        errors.extend(label_value(text).into_iter().map(|why| refuse(value, why)));
+        errors.extend(label_value(text).into_iter().map(|why| invalid(value, why)));
     }
     errors
 }
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_labels_are_checked_in_kubernetes_words() {
+    fn names_and_labels_are_checked_with_kubernetes_messages() {
         let pods = super::super::resources::built_in()
             .into_iter()
             .find(|r| r.plural == "pods")

@@ -1,7 +1,7 @@
 //! The API server: storage, requests, watches, authentication and authorization.
 //!
-//! One request: `listen` (TLS) or `client` (in memory) → `server` (who asks, may they, for what) → `rest` (the verb) →
-//! `admission` (defaults and rules of built-in kinds) or `crd` (those of custom kinds) → `store`.
+//! One request: `listen` (TLS) or `client` (in memory) → `server` (authentication and authorization) → `rest` (the
+//! verb) → `admission` (defaults and rules of built-in kinds) or `crd` (those of custom kinds) → `store`.
 
 mod admission;
 mod auth;

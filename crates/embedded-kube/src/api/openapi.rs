@@ -1,4 +1,4 @@
-//! OpenAPI documents, made when they are asked for and kept until what is served changes.
+//! OpenAPI documents, built on request and kept until the served resources change.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,11 +12,11 @@ use super::errors::{Result, Status};
 use super::resources::Registry;
 use crate::schema::openapi::{self, Served};
 
-/// The documents made so far, by path and form.
+/// The documents built so far, by path and form.
 #[derive(Debug)]
 pub(crate) struct Documents {
     made: Mutex<HashMap<String, Bytes>>,
-    /// Tells clients that they have seen this state.
+    /// The ETag of this state.
     state: String,
 }
 
@@ -45,7 +45,7 @@ fn served(registry: &Registry) -> Vec<Served<'_>> {
         .collect()
 }
 
-/// Answers `/openapi/...`; `parts` is the rest of the path.
+/// Serves `/openapi/...`; `parts` is the rest of the path.
 pub(crate) fn serve(registry: &Registry, parts: &[&str], accept: &str) -> Result<Response<Body>> {
     let protobuf = parts == ["v2"] && openapi::wants_protobuf(accept);
     let key = format!("{} {protobuf}", parts.join("/"));

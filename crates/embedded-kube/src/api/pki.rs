@@ -1,5 +1,5 @@
-//! Keys and certificates of one instance, kept in its folder: a CA, the administrator's client certificate and token,
-//! and the key that signs service account tokens. The server's own certificate is made at every start.
+//! Keys and certificates of one instance, stored in its folder: a CA, the administrator's client certificate and token,
+//! and the key that signs service account tokens. The server's own certificate is created at every start.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -47,7 +47,7 @@ fn read(path: &Path) -> Result<Option<String>, PkiError> {
     }
 }
 
-/// Writes a secret so that a crash leaves either nothing or all of it.
+/// Writes a secret atomically: after a crash there is either nothing or all of it.
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), PkiError> {
     let failed = |e| PkiError::Io(path.to_owned(), e);
     let half = path.with_extension("part");
@@ -70,7 +70,7 @@ fn random_token() -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// Reads a secret, made on first use.
+/// Reads a secret, and creates it on first use.
 fn kept(path: &Path, make: impl FnOnce() -> String) -> Result<String, PkiError> {
     if let Some(text) = read(path)? {
         return Ok(text);

@@ -1,4 +1,4 @@
-//! The subresources of pods and service accounts that do something.
+//! The subresources of pods and service accounts that are actions.
 
 use http::request::Parts;
 use http::{HeaderValue, Response, header};
@@ -45,7 +45,7 @@ pub(crate) fn pod_ref(pod: &Value) -> PodRef {
     }
 }
 
-/// The container that is meant: the one that was named, or the only one.
+/// The named container, or the only one.
 pub(crate) fn container(pod: &Value, wanted: Option<&str>) -> Result<String> {
     let name = meta::name(pod);
     let names = |list: &str| -> Vec<&str> {
@@ -157,7 +157,7 @@ pub(crate) async fn bind_by_body(call: &Call, binding: &Value) -> Result<Respons
     bind(&call, name, binding).await
 }
 
-/// Puts a pod on a node, once.
+/// Binds a pod to a node, once.
 async fn bind(call: &Call, name: &str, binding: &Value) -> Result<Response<Body>> {
     let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
     if node.is_empty() {
@@ -277,7 +277,7 @@ async fn take_from_budget(call: &Call, pod: &Value, dry_run: bool) -> Result<()>
                 json!({"reason": "DisruptionBudget", "message": message}),
             ));
         }
-        // A pod that is not ready takes nothing away while the budget is met without it.
+        // The eviction of a pod that is not ready does not count while the budget is met without it.
         let always = current.value["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
         if !ready && (always || (number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0))
         {

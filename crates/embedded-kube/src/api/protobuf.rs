@@ -1,4 +1,4 @@
-//! Reading Kubernetes' protobuf form, which Go clients (kubectl among them) send for built-in kinds. Answers are always
+//! Reads Kubernetes' protobuf form, which Go clients (such as kubectl) send for built-in kinds. Responses are always
 //! JSON: every client that sends protobuf accepts it.
 //!
 //! The field numbers are data, in `protobuf_fields.txt`.
@@ -8,10 +8,10 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-/// Kubernetes' name of the form.
+/// Kubernetes' media type of the form.
 pub(crate) const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
 const MAGIC: &[u8] = b"k8s\0";
-/// Messages inside messages; more is no Kubernetes object.
+/// The maximum nesting of messages; no Kubernetes object has more.
 const MAX_DEPTH: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +155,7 @@ fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// One field as it is on the wire.
+/// One field in the wire format.
 enum Wire<'a> {
     Number(u64),
     Bytes(&'a [u8]),

@@ -1,4 +1,4 @@
-//! What a request asks for: path, verb and query, as Kubernetes reads them.
+//! The parts of a request: path, verb and query, as Kubernetes reads them.
 
 use std::collections::HashMap;
 
@@ -186,7 +186,7 @@ fn resource_path(path: &str) -> Result<Option<ResourcePath>> {
     found.name = rest.next().unwrap_or_default();
     found.subresource = rest.collect::<Vec<_>>().join("/");
     if found.plural == "namespaces" && found.group.is_empty() && !found.name.is_empty() {
-        // As Kubernetes does: a request on a namespace is also a request in it, which is what RBAC looks at.
+        // As in Kubernetes: a request on a namespace is also a request in it, which RBAC checks.
         found.namespace = found.name.clone();
     }
     Ok(Some(found))

@@ -9,17 +9,17 @@ use super::crd::CustomKind;
 use super::openapi::Documents;
 use crate::schema::builtin::{self, Decoded};
 
-/// Turns an object into the shape of its Kubernetes type: drops unknown fields, refuses wrong types.
+/// Converts an object to its Kubernetes type: drops unknown fields, rejects wrong types.
 pub(crate) type Normalize = fn(&Value) -> Result<Decoded, String>;
 
-/// What is special about a kind, beyond what the table says.
+/// The special properties of a kind, beyond the table.
 #[derive(Debug, Clone)]
 pub(crate) enum Rules {
     /// A built-in kind, decoded through its Kubernetes type.
     BuiltIn(Normalize),
     /// A kind from a CustomResourceDefinition.
     Custom(Arc<CustomKind>),
-    /// Answered at once and never stored (reviews, bindings).
+    /// Served immediately and never stored (reviews, bindings).
     Ephemeral,
 }
 
@@ -112,7 +112,7 @@ impl Resource {
     pub(crate) fn verbs(&self) -> &'static [&'static str] {
         match (&self.rules, self.plural.as_str()) {
             (Rules::Ephemeral, _) => &["create"],
-            // As in Kubernetes: a service cannot vanish through a collection.
+            // As in Kubernetes: services cannot be deleted as a collection.
             (_, "namespaces") => &["create", "delete", "get", "list", "patch", "update", "watch"],
             _ => VERBS,
         }
@@ -405,9 +405,9 @@ pub(crate) type Versions = Vec<(String, BTreeMap<String, Arc<Resource>>)>;
 pub(crate) struct Registry {
     /// By group, then version (in order of preference), then plural name.
     groups: BTreeMap<String, Versions>,
-    /// What OpenAPI says about it.
+    /// Its OpenAPI description.
     pub(crate) documents: Documents,
-    /// The revision of the definitions it was made from.
+    /// The revision of the definitions that it was built from.
     pub(crate) as_of: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Questions that are answered at once and never stored: who am I, may I, is this token good. And the old way to bind.
+//! Requests that are served immediately and never stored: who am I, may I, is this token valid. And the old way to
+//! bind.
 
 use http::Response;
 use serde_json::{Value, json};
@@ -39,7 +40,7 @@ pub(crate) async fn serve(call: &Call, verb: &str) -> Result<Response<Body>> {
                 .filter_map(Value::as_str)
                 .collect();
             let mut user = User::new(spec["user"].as_str().unwrap_or_default(), &groups);
-            // Exactly the groups that were asked about.
+            // Exactly the requested groups.
             user.groups = groups.iter().map(|g| g.to_string()).collect();
             decide(call, &snapshot, &user, &spec)?
         }
@@ -104,7 +105,7 @@ fn rules_of(snapshot: &Snapshot, user: &User, namespace: &str) -> Value {
     json!({"resourceRules": of("resources"), "nonResourceRules": of("nonResourceURLs"), "incomplete": false})
 }
 
-/// Whom a token is for: those that are named, else the API server itself.
+/// The audiences of a token: the requested ones, or the API server itself.
 fn audiences(spec: &Value) -> Vec<String> {
     let named = spec["audiences"].as_array().into_iter().flatten();
     let named: Vec<String> = named.filter_map(Value::as_str).map(str::to_owned).collect();

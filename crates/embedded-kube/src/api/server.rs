@@ -1,4 +1,4 @@
-//! The server itself: its state, and the way of one request through it.
+//! The server: its state, and how it handles a request.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -28,7 +28,7 @@ use crate::streams::PodStreams;
 pub(crate) struct Server {
     pub(crate) store: Store,
     registry: ArcSwap<Registry>,
-    /// Held while the registry is made anew, so that an older state never replaces a newer one.
+    /// Held while the registry is rebuilt, so that an older state never replaces a newer one.
     registry_change: Mutex<()>,
     /// The revision of the newest change of a definition.
     definitions: watch::Receiver<u64>,
@@ -37,7 +37,7 @@ pub(crate) struct Server {
     /// Set once nodes run.
     pub(crate) streams: OnceLock<Arc<dyn PodStreams>>,
     pub(crate) stop: CancellationToken,
-    /// Everything that runs beside the requests.
+    /// Tasks that run beside the requests.
     pub(crate) tasks: TaskTracker,
 }
 
@@ -67,7 +67,8 @@ impl Server {
 
     pub(crate) fn registry(&self) -> Arc<Registry> {
         let served = self.registry.load_full();
-        // Whoever saw a definition in a watch finds its kind served, also if its writer has not got to that yet.
+        // A client that received a definition in a watch finds its kind served, even before its writer has its
+        // response.
         if served.as_of >= *self.definitions.borrow() {
             return served;
         }
@@ -75,7 +76,7 @@ impl Server {
         self.registry.load_full()
     }
 
-    /// Makes the table of served resources anew from the stored definitions.
+    /// Rebuilds the table of served resources from the stored definitions.
     fn refresh_registry(&self) {
         let _held = self.registry_change.lock().unwrap_or_else(|e| e.into_inner());
         if self.registry.load().as_of >= *self.definitions.borrow() {
@@ -88,7 +89,7 @@ impl Server {
             .store(Arc::new(Registry::new(resources, snapshot.revision)));
     }
 
-    /// Takes up what an earlier run of the process left unfinished.
+    /// Continues what an earlier run of the process left unfinished.
     pub(crate) fn resume(self: &Arc<Self>) {
         for (_, definition) in self.store.snapshot().list(crd::STORAGE, "", None) {
             if meta::is_deleting(&definition.value) {
@@ -98,7 +99,7 @@ impl Server {
         }
     }
 
-    /// What the server itself does once a write is durable.
+    /// Work of the server after a durable write.
     pub(crate) async fn after_write(self: &Arc<Self>, resource: &Resource, value: &Value) {
         if resource.storage == crd::STORAGE {
             self.refresh_registry();
@@ -115,7 +116,7 @@ impl Server {
         }
     }
 
-    /// A call of the server on itself, with all rights.
+    /// A call of the server to itself, with all permissions.
     pub(crate) fn own_call(self: &Arc<Self>, resource: Arc<Resource>, namespace: &str, name: &str) -> Call {
         Call {
             server: self.clone(),
@@ -139,7 +140,7 @@ impl Server {
         }
     }
 
-    /// Answers one request. Never panics: a bug becomes a 500 and a log line.
+    /// Serves one request. Never panics: a bug becomes a 500 and a log line.
     pub(crate) async fn handle<B>(self: Arc<Self>, request: Request<B>, peer: Option<Arc<User>>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Tables: what `kubectl get` prints. The columns are in `schema::table`; this is their connection to requests.
+//! Tables for `kubectl get`. The columns are in `schema::table`; this connects them to requests.
 
 use serde_json::{Value, json};
 

@@ -19,7 +19,7 @@ use super::endpoints::is_ready;
 use super::scheduling::selects;
 use super::world::{World, is_code, passes, unless_moved_on};
 
-/// An eviction the API server granted counts against the budget until its pod is seen to go, at most so long.
+/// An eviction that the API server allowed counts against the budget until its pod is deleted, at most so long.
 const GRANT_LASTS: Duration = Duration::from_secs(120);
 
 pub(crate) async fn run(world: Arc<World>, stop: CancellationToken) {
@@ -66,7 +66,7 @@ async fn pass(world: &World) -> Result<Option<Duration>, Error> {
         if budget.status.as_ref() == Some(&status) {
             continue;
         }
-        // Replaced as a whole: grants that are over must go. The resourceVersion keeps one that is made just now.
+        // Replaced as a whole, so that old grants are removed. The resourceVersion protects one that is added just now.
         let patch = json!([
             {"op": "test", "path": "/metadata/resourceVersion", "value": budget.metadata.resource_version},
             {"op": "add", "path": "/status", "value": status},
@@ -86,7 +86,7 @@ async fn pass(world: &World) -> Result<Option<Duration>, Error> {
     failed.map_or(Ok(next), Err)
 }
 
-/// How many pods there should be: their controllers say. `Err` inside: why that cannot be known.
+/// The number of pods that their controllers want. `Err` inside: why it is unknown.
 async fn expected_pods(
     world: &World,
     budget: &PodDisruptionBudget,
@@ -124,7 +124,7 @@ async fn expected_pods(
     Ok(Ok(total))
 }
 
-/// The replicas a controller wants, by the scale subresource of custom ones. None: it has none.
+/// The replicas that a controller wants; for custom ones by the scale subresource. `None`: it has none.
 async fn replicas(world: &World, namespace: &str, owner: &OwnerReference) -> Result<Option<i32>, Error> {
     let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
     if group == "apps" && owner.kind == "StatefulSet" {
@@ -210,7 +210,7 @@ fn status(
             reason: reason.to_owned(),
             message: message.to_owned(),
             observed_generation: budget.metadata.generation,
-            // In whole seconds, as it comes back, so that the same status compares equal.
+            // In whole seconds, as stored, so that the same status compares equal.
             last_transition_time: since.unwrap_or_else(|| Time(whole_second(now))),
         }]),
     }

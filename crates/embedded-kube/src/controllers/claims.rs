@@ -1,6 +1,6 @@
-//! PersistentVolumeClaims: each is bound to a volume that fits, or to one made for it, and grown on request.
+//! PersistentVolumeClaims: each is bound to a volume that fits, or to one created for it, and expanded on request.
 //!
-//! A volume of the class `standard` is a folder. A claim that pods use stays until they are gone.
+//! A volume of the class `standard` is a folder. A claim in use by pods stays until they are deleted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,9 +24,9 @@ use super::quantity::millis;
 use super::scheduling::{claim_names, selects};
 use super::world::{World, passes, unless_moved_on};
 
-/// The provisioner of classes whose volumes are made here.
+/// The provisioner of classes whose volumes are created here.
 pub(crate) const PROVISIONER: &str = "embedded";
-/// On a volume: who made it, and so who may remove its folder.
+/// On a volume: which provisioner created it and may remove its folder.
 pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
@@ -81,7 +81,7 @@ impl Binder {
         let mut claims = self.world.claims.all();
         claims.sort_by_key(|claim| (claim.creation_timestamp(), claim.name_any()));
         let mut failed = None;
-        // Volumes given away in this pass: the cache does not show it yet.
+        // Volumes assigned in this pass: the cache does not have that yet.
         let mut taken: Vec<String> = Vec::new();
         for claim in claims {
             if let Err(error) = self.look_at(&claim, &mut taken).await {
@@ -113,7 +113,7 @@ impl Binder {
         if let Some(name) = spec.volume_name.as_deref().filter(|name| !name.is_empty()) {
             return match self.world.volumes.named(name) {
                 Some(volume) => self.bind(claim, &volume).await,
-                // A volume just made may not have arrived in the cache; a bound one that is gone is lost.
+                // A new volume may not be in the cache yet; a bound one that does not exist is lost.
                 None if phase == Some("Bound") => self.lose(claim, name).await,
                 None => self.set_pending(claim).await,
             };
@@ -141,7 +141,7 @@ impl Binder {
             .max_by_key(|class| (class.creation_timestamp(), std::cmp::Reverse(class.name_any())))
     }
 
-    /// Lets a deleted claim go once no pod uses it. Pods are asked for at the API: a cache could miss the newest.
+    /// Releases a deleted claim once no pod uses it. Pods are read from the API: a cache could miss the newest.
     async fn release(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         if !claim.finalizers().iter().any(|finalizer| finalizer == PROTECTION) {
             return Ok(());
@@ -175,7 +175,8 @@ impl Binder {
         self.patch(claim, json!({"metadata": {"finalizers": finalizers}})).await
     }
 
-    /// Takes the volume for the claim: first the volume names the claim, then the claim the volume, then both say so.
+    /// Binds the volume to the claim: first the volume names the claim, then the claim names the volume, then both
+    /// phases are set.
     async fn bind(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Result<(), Error> {
         let name = volume.name_any();
         let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
@@ -212,7 +213,7 @@ impl Binder {
         self.grow(claim, volume).await
     }
 
-    /// Grows the volume if more is asked for and its class allows it, and reports what the claim has.
+    /// Expands the volume if more is requested and its class allows it, and reports the claim's capacity.
     async fn grow(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Result<(), Error> {
         let spec = claim.spec.clone().unwrap_or_default();
         let volume_spec = volume.spec.clone().unwrap_or_default();
@@ -254,7 +255,7 @@ impl Binder {
     }
 
     async fn lose(&self, claim: &PersistentVolumeClaim, volume: &str) -> Result<(), Error> {
-        // The cache of volumes may lag behind the claim's: the API decides.
+        // The cache of volumes may be older than that of claims: the API decides.
         if Api::<PersistentVolume>::all(self.world.client.clone())
             .get_opt(volume)
             .await?
@@ -352,7 +353,7 @@ impl Binder {
     }
 }
 
-/// Open to all users: containers run under any user ID, and the folder above it is closed.
+/// Accessible to all users: containers run under any user ID, and the folder above it is not accessible.
 async fn make_folder(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     tokio::fs::create_dir_all(path).await?;

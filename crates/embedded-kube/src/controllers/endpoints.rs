@@ -1,6 +1,6 @@
 //! Endpoints of Services: EndpointSlices, and the older Endpoints beside them.
 //!
-//! Services without a selector are left to whoever wrote their endpoints.
+//! The endpoints of services without a selector belong to the client that wrote them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,8 +86,8 @@ struct Group {
     endpoints: Vec<Endpoint>,
 }
 
-/// PURE. The endpoints a service should have. There is always one group, if only an empty one, so that a service
-/// without pods is told from one nobody looked at.
+/// PURE. The endpoints that a service should have. There is always one group, which may be empty, so that a service
+/// without pods differs from one that was not processed.
 fn group(service: &Service, members: &[&Pod], node: impl Fn(&str) -> Option<Arc<Node>>) -> Vec<Group> {
     let publish_unready = service.spec.as_ref().and_then(|spec| spec.publish_not_ready_addresses) == Some(true);
     let mut groups: Vec<Group> = Vec::new();
@@ -125,8 +125,7 @@ fn group(service: &Service, members: &[&Pod], node: impl Fn(&str) -> Option<Arc<
             ..Endpoint::default()
         };
         let ports = ports_on(service, pod);
-        // A pod without any of the ports of a service that has some is no endpoint of it; a headless service may
-        // have none at all.
+        // A pod without any of a service's ports is no endpoint of it; a headless service may have no ports at all.
         if ports.is_empty()
             && service
                 .spec
@@ -270,8 +269,8 @@ fn slice(service: &Service, group: &Group) -> EndpointSlice {
     }
 }
 
-/// The same service and ports give the same name, so that a slice made twice by a pass that ran on a stale cache is
-/// refused the second time.
+/// The same service and ports give the same name, so that a slice that a pass with a stale cache creates again is
+/// rejected.
 fn suffix(service: &Service, ports: &[EndpointPort]) -> String {
     let text = format!(
         "{}/{}",

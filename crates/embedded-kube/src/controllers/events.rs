@@ -1,4 +1,4 @@
-//! Events: writing them, and keeping their number bounded.
+//! Writes events, and limits their number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -16,20 +16,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::world::lock;
 
-/// Beyond this many different events the recorder forgets what it wrote; the next repetition is then a new event.
+/// Beyond this many different events the recorder forgets what it wrote; the next repetition is a new event.
 const REMEMBERED: usize = 1024;
 /// Events that wait to be written; more are dropped.
 const WAITING: usize = 1024;
 
 /// The object's UID, the reason, the message.
-type Saying = (String, String, String);
+type Message = (String, String, String);
 
-/// Writes the events of one controller, in the background: nothing waits for them. An event said again is counted, not
-/// repeated.
+/// Writes the events of one controller, in the background: nothing waits for them. A repeated event is counted.
 pub(crate) struct Recorder {
     component: &'static str,
-    /// With the name of the event and how often it was said.
-    said: Mutex<HashMap<Saying, (String, i32)>>,
+    /// With the name of the event and its count.
+    written: Mutex<HashMap<Message, (String, i32)>>,
     queue: mpsc::Sender<Event>,
 }
 
@@ -43,7 +42,7 @@ impl Recorder {
         });
         Recorder {
             component,
-            said: Mutex::default(),
+            written: Mutex::default(),
             queue,
         }
     }
@@ -56,11 +55,11 @@ impl Recorder {
         self.publish(about, "Warning", reason, message);
     }
 
-    /// A warning about a state that lasts: said the first time only.
+    /// A warning about a lasting state: written only once.
     pub(crate) fn warning_once<K: Resource<DynamicType = ()>>(&self, about: &K, reason: &str, message: &str) {
         let uid = about.meta().uid.clone().unwrap_or_default();
-        let said = lock(&self.said).contains_key(&(uid, reason.to_owned(), message.to_owned()));
-        if !said {
+        let written = lock(&self.written).contains_key(&(uid, reason.to_owned(), message.to_owned()));
+        if !written {
             self.publish(about, "Warning", reason, message);
         }
     }
@@ -73,11 +72,11 @@ impl Recorder {
             message.to_owned(),
         );
         let (name, count) = {
-            let mut said = lock(&self.said);
-            if said.len() > REMEMBERED {
-                said.clear();
+            let mut written = lock(&self.written);
+            if written.len() > REMEMBERED {
+                written.clear();
             }
-            let entry = said.entry(key).or_insert_with(|| {
+            let entry = written.entry(key).or_insert_with(|| {
                 let id = uuid::Uuid::new_v4().as_u128();
                 let name = object.name.as_deref().unwrap_or("object");
                 (format!("{name}.{:016x}", id as u64), 0)
@@ -145,7 +144,7 @@ fn event(
 pub(crate) async fn bound(client: Client, most: usize, stop: CancellationToken) {
     let stream = watcher(Api::<Event>::all(client.clone()), watcher::Config::default()).default_backoff();
     pin_mut!(stream);
-    // By age. The watch names each event once or more; the key is the same each time.
+    // By age. The watch may report an event several times; its key is the same each time.
     let mut known: BTreeMap<(Option<Time>, String, String), ()> = BTreeMap::new();
     while let Some(Some(event)) = stop.run_until_cancelled(stream.next()).await {
         let key = |event: &Event| {

@@ -1,5 +1,4 @@
-//! Removing pods that can no longer be where they are: from nodes with a NoExecute taint, by their tolerations, and from
-//! nodes that do not exist any more.
+//! Removes pods from nodes with a NoExecute taint, by their tolerations, and from nodes that do not exist any more.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,10 +16,11 @@ use super::events::Recorder;
 use super::scheduling::covers;
 use super::world::{World, full_name, lock, passes, unless_moved_on};
 
-/// Says that a node is down for good and its volumes may be used elsewhere: its terminating pods are removed.
+/// The taint that confirms that a node is down for good and its volumes may be used elsewhere: its terminating pods are
+/// removed.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// Nodes that pods name and that do not exist, with when that was first seen.
+/// Nodes that pods name and that do not exist, with the time when that was first observed.
 type Missing = Mutex<HashMap<String, Instant>>;
 
 /// `grace`: pods of a node that does not exist are removed only after it has been missing for so long, as in Kubernetes.
@@ -53,7 +53,7 @@ async fn pass(
             if !left.is_zero() {
                 next = Some(next.map_or(left, |next| next.min(left)));
             } else if Api::<Node>::all(world.client.clone()).get_opt(name).await?.is_none() {
-                // Only the API's word counts: the pods' watch may be ahead of the nodes'.
+                // Only a read from the API counts: the watch of pods may be ahead of that of nodes.
                 delete(world, &pod, true).await?;
             }
             continue;
@@ -107,7 +107,7 @@ enum Stay {
     NoLonger,
 }
 
-/// PURE. How long a pod may stay under these taints: the shortest of what its tolerations grant each of them.
+/// PURE. How long a pod may stay under these taints: the shortest time that its tolerations allow.
 fn stay<'a>(tolerations: impl Iterator<Item = &'a Toleration> + Clone, taints: &[Taint], now: Timestamp) -> Stay {
     let mut shortest: Option<Duration> = None;
     for taint in taints.iter().filter(|taint| taint.effect == "NoExecute") {

@@ -1,12 +1,12 @@
-//! Garbage collection by owner references: an object goes when all its owners are gone.
+//! Garbage collection by owner references: an object is deleted when none of its owners exists any more.
 //!
-//! - Background: the owner goes at once, its dependents after it.
+//! - Background: the owner is deleted immediately, its dependents afterwards.
 //! - Foreground (finalizer `foregroundDeletion`): dependents first; the owner waits for those that block it.
 //! - Orphan (finalizer `orphan`): dependents lose the reference and stay.
 //!
-//! An owner is known by its UID: a new object of the same name owns nothing of the old one's. Before an object is
-//! removed because its owner is absent, the owner is asked for once more at the API, since watches of different kinds
-//! are not in step.
+//! An owner is identified by its UID: a new object of the same name does not own the old one's dependents. Watches of
+//! different kinds are not synchronized, so before an object is removed because its owner is absent, the owner is read
+//! from the API once more.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ use super::world::{World, lock, passes, unless_moved_on};
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
-/// UIDs are never used again, so one found absent stays absent. Beyond this many the memory starts over.
+/// UIDs are never reused, so an absent one stays absent. Beyond this many entries the cache starts over.
 const REMEMBERED_ABSENT: usize = 10_000;
 
 pub(crate) async fn run(world: Arc<World>, objects: Arc<Objects>, stop: CancellationToken) {
@@ -47,20 +47,20 @@ pub(crate) async fn run(world: Arc<World>, objects: Arc<Objects>, stop: Cancella
     tokio::join!(discovering, collecting);
 }
 
-/// What is to be done about one object.
+/// The action for one object.
 #[derive(Debug, PartialEq)]
 enum Decision {
     Nothing,
     Delete(PropagationPolicy),
-    /// Some owners are left: only these references go.
+    /// Some owners exist: only these references are removed.
     DropOwners(BTreeSet<Uid>),
     /// Dependents no longer block it, or have been orphaned.
     DropFinalizer(&'static str),
-    /// These dependents lose their reference to it, then the finalizer goes.
+    /// These dependents lose their reference to it, then the finalizer is removed.
     Orphan(Vec<Uid>),
 }
 
-/// PURE. `absent` are owners known not to exist.
+/// PURE. `absent` are owners that are known not to exist.
 fn decide(graph: &Graph, uid: &str, absent: &HashSet<Uid>) -> Decision {
     let Some(item) = graph.items.get(uid) else {
         return Decision::Nothing;
@@ -184,7 +184,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Remembers the owner as absent if the API says so. An owner of a kind that nobody serves is left in doubt.
+    /// Records the owner as absent if the API says so. An owner of an unknown kind stays undecided.
     async fn ask_for(&self, item: &Item, owner: &OwnerReference) -> Result<(), Error> {
         if lock(&self.absent).contains(&owner.uid) {
             return Ok(());
@@ -237,7 +237,7 @@ impl Collector {
         self.patch(item, json!({"finalizers": left})).await
     }
 
-    /// The resourceVersion guards against a change in between: then the watch brings the object here again.
+    /// The resourceVersion detects a change in between: then the watch triggers this again.
     async fn patch(&self, item: &Item, mut metadata: Value) -> Result<(), Error> {
         metadata["uid"] = json!(item.uid);
         metadata["resourceVersion"] = json!(item.version);

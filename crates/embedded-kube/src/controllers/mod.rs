@@ -1,8 +1,8 @@
-//! The controllers that turn objects into other objects. Each speaks only the Kubernetes API.
+//! The controllers, which create and update objects from other objects. Each uses only the Kubernetes API.
 //!
-//! All of them share one [`world::World`] of watched objects. Each is a loop that wakes when a kind it cares about
-//! changes, looks at the whole cache, writes what differs, and sleeps again: nothing is remembered between passes but
-//! what says so, nothing is polled, and a cluster that stands still is written nothing.
+//! All of them share one [`world::World`] of watched objects. Each is a loop that wakes when one of its kinds changes,
+//! reads the whole cache, writes what differs, and sleeps again: nothing is kept between passes unless documented,
+//! nothing is polled, and nothing is written to a cluster that does not change.
 
 mod budgets;
 mod claims;
@@ -29,15 +29,15 @@ use tokio_util::sync::CancellationToken;
 
 use world::World;
 
-/// What the controllers need to know beside the API.
+/// The configuration of the controllers.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Goes into the ConfigMap `kube-root-ca.crt` of every namespace.
     pub(crate) ca_pem: String,
-    /// Where the volumes of the storage class `standard` live, one folder each.
+    /// The folder of the volumes of the storage class `standard`.
     pub(crate) volumes_dir: PathBuf,
-    /// A node whose Lease was not renewed for so long is unreachable, and one missing for so long loses its pods.
-    /// Kubernetes' default is 40 s for both.
+    /// A node whose Lease was not renewed for this long is unreachable, and a node that was missing for this long loses
+    /// its pods. Kubernetes' default is 40 s for both.
     pub(crate) node_grace: Duration,
     /// The oldest events beyond this number are removed.
     pub(crate) max_events: usize,
@@ -54,7 +54,7 @@ impl Default for Options {
     }
 }
 
-/// What went wrong in one pass. The pass is tried again soon.
+/// The error of a pass. The pass is tried again soon.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]

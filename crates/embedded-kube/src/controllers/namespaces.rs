@@ -1,5 +1,5 @@
-//! Namespaces: what each must hold (its default ServiceAccount and the cluster's certificate authority), and clearing
-//! them before they go.
+//! Namespaces: their default content (the default ServiceAccount and the CA of the cluster), and deleting their content
+//! before they are deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::Error;
 use super::objects::{Kind, Objects};
 use super::world::{World, is_code, passes, unless_moved_on};
 
-/// The ConfigMap that pods find the certificate authority in.
+/// The ConfigMap with the CA for pods.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
 pub(crate) async fn run(world: Arc<World>, objects: Arc<Objects>, ca_pem: String, stop: CancellationToken) {
@@ -54,7 +54,7 @@ async fn furnish(world: &World, ca_pem: &str) -> Result<Option<Duration>, Error>
                 ..ServiceAccount::default()
             };
             let api: Api<ServiceAccount> = Api::namespaced(world.client.clone(), &name);
-            unless_refused(api.create(&PostParams::default(), &account).await)?;
+            unless_rejected(api.create(&PostParams::default(), &account).await)?;
         }
         let wanted = BTreeMap::from([("ca.crt".to_owned(), ca_pem.to_owned())]);
         let api: Api<ConfigMap> = Api::namespaced(world.client.clone(), &name);
@@ -68,7 +68,7 @@ async fn furnish(world: &World, ca_pem: &str) -> Result<Option<Duration>, Error>
                     data: Some(wanted),
                     ..ConfigMap::default()
                 };
-                unless_refused(api.create(&PostParams::default(), &map).await)?;
+                unless_rejected(api.create(&PostParams::default(), &map).await)?;
             }
             Some(map) if map.data.as_ref() != Some(&wanted) => {
                 let patch = Patch::Merge(json!({ "data": wanted }));
@@ -80,8 +80,8 @@ async fn furnish(world: &World, ca_pem: &str) -> Result<Option<Duration>, Error>
     Ok(None)
 }
 
-/// 403: the namespace began to go in between, and nothing new may be made in it.
-fn unless_refused<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
+/// 403: the namespace is being deleted meanwhile, and nothing new can be created in it.
+fn unless_rejected<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match unless_moved_on(result) {
         Err(error) if !is_code(&error, 403) => Err(error),
         _ => Ok(()),
@@ -103,11 +103,11 @@ async fn clear(world: &World, objects: &Objects) -> Result<Option<Duration>, Err
             explain(world, &namespace, &left).await?;
         }
     }
-    // What is left goes through watches of its own kind, each of which wakes this loop.
+    // The rest is deleted through watches of its own kinds, each of which wakes this loop.
     Ok(None)
 }
 
-/// Deletes all content; answers with what is left, in words.
+/// Deletes all content; returns a description of what remains.
 async fn clear_one(world: &World, objects: &Objects, namespace: &str) -> Result<Vec<String>, Error> {
     let kinds = objects.kinds();
     let clearings = kinds
@@ -159,7 +159,7 @@ async fn finalize(world: &World, namespace: &Namespace) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says in the status what keeps the namespace, as Kubernetes does.
+/// Reports in the status what keeps the namespace, as Kubernetes does.
 async fn explain(world: &World, namespace: &Namespace, left: &[String]) -> Result<(), Error> {
     let mut left = left.to_vec();
     left.sort();

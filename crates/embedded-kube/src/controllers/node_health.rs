@@ -1,8 +1,7 @@
-//! Node health: a node that no longer renews its Lease is unreachable, and its taints say so.
+//! Node health: a node that no longer renews its Lease is unreachable, and is tainted accordingly.
 //!
-//! What counts is when a renewal was last seen, by this process's own clock, so that clocks need not agree.
-//! Pods on a node that is lost are marked unready, so that services stop sending to them; [`super::eviction`] then
-//! removes them by their tolerations.
+//! The time of a renewal is when this process observed it, so clocks need not agree. Pods on a lost node are marked
+//! unready, so that services stop sending to them; [`super::eviction`] then removes them by their tolerations.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -27,7 +26,7 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// The conditions a kubelet speaks for: all become Unknown when it falls silent.
+/// The conditions that a kubelet reports: all become Unknown when it stops reporting.
 const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 pub(crate) async fn run(world: Arc<World>, grace: Duration, stop: CancellationToken) {
@@ -54,7 +53,7 @@ struct Monitor {
     world: Arc<World>,
     recorder: Recorder,
     grace: Duration,
-    /// The last sign of life of each node, by UID, and when it was first seen.
+    /// The last heartbeat of each node, by UID, and when it was first observed.
     seen: Mutex<HashMap<String, (Sign, Instant)>>,
 }
 
@@ -64,10 +63,10 @@ impl Monitor {
         let now = Instant::now();
         let mut next: Option<Duration> = None;
         for node in &nodes {
-            let silent = now.saturating_duration_since(self.last_sign(node, now));
-            let lost = silent >= self.grace;
+            let elapsed = now.saturating_duration_since(self.last_sign(node, now));
+            let lost = elapsed >= self.grace;
             if !lost {
-                let left = self.grace - silent;
+                let left = self.grace - elapsed;
                 next = Some(next.map_or(left, |next| next.min(left)));
             }
             let node = if lost {
@@ -130,7 +129,7 @@ impl Monitor {
                         }
                         .to_owned(),
                     ),
-                    // Kept, so that this very write is not taken for a sign of life.
+                    // Kept, so that this write does not count as a heartbeat.
                     last_heartbeat_time: old.and_then(|old| old.last_heartbeat_time.clone()),
                     last_transition_time: Some(now.clone()),
                 })
@@ -163,7 +162,7 @@ impl Monitor {
         if new == old {
             return Ok(());
         }
-        // The resourceVersion keeps a taint that someone else adds at this moment.
+        // The resourceVersion protects a taint that another client adds at this moment.
         let patch = json!({
             "metadata": {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version},
             "spec": {"taints": new},
@@ -180,9 +179,9 @@ impl Monitor {
         let name = node.name_any();
         for pod in self.world.pods.all() {
             let here = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(&name);
-            // A node that says itself that it is not ready still speaks for its pods.
-            let silent = condition(node, "Ready").is_some_and(|ready| ready.status == "Unknown");
-            if !(here && silent && is_ready(&pod)) {
+            // A node that reports itself as not ready still reports its pods.
+            let unreachable = condition(node, "Ready").is_some_and(|ready| ready.status == "Unknown");
+            if !(here && unreachable && is_ready(&pod)) {
                 continue;
             }
             let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [{
@@ -210,7 +209,7 @@ fn condition<'a>(node: &'a Node, type_: &str) -> Option<&'a NodeCondition> {
         .find(|condition| condition.type_ == type_)
 }
 
-/// PURE. The taints the node's state calls for, beside those others set. A node that never spoke is not ready.
+/// PURE. The taints for the node's state, beside those that others set. A node that never reported is not ready.
 fn taints(node: &Node, old: &[Taint], now: &Time) -> Vec<Taint> {
     let ready = condition(node, "Ready").map_or("False", |ready| ready.status.as_str());
     let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);

@@ -1,7 +1,7 @@
-//! Everything that exists, by its metadata: who owns whom, across all kinds including custom ones.
+//! The metadata of all objects: the graph of owners across all kinds, including custom ones.
 //!
-//! Kept current by one watch for each kind; kinds come and go with their definitions. Garbage collection and the
-//! clearing of namespaces rest on it.
+//! One watch per kind keeps it up to date; kinds are added and removed with their definitions. Garbage collection and
+//! the deletion of namespaces use it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,7 +19,7 @@ use super::world::lock;
 
 pub(crate) type Uid = String;
 
-/// What is remembered of one object.
+/// The stored metadata of one object.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     pub(crate) kind: Arc<Kind>,
@@ -63,7 +63,7 @@ impl Kind {
         )
     }
 
-    /// Events come in floods, own nothing and are owned by nothing.
+    /// Events are many, own nothing and are owned by nothing.
     fn is_event(&self) -> bool {
         self.resource.kind == "Event" && matches!(self.resource.group.as_str(), "" | "events.k8s.io")
     }
@@ -74,7 +74,7 @@ impl Kind {
 pub(crate) struct Graph {
     pub(crate) items: HashMap<Uid, Item>,
     dependents: HashMap<Uid, BTreeSet<Uid>>,
-    /// Items to look at.
+    /// Items to check.
     pub(crate) dirty: BTreeSet<Uid>,
 }
 
@@ -130,10 +130,10 @@ impl Graph {
     }
 }
 
-/// The graph, kept current, and the kinds it spans.
+/// The graph, and the kinds that it covers.
 pub(crate) struct Objects {
     graph: Mutex<Graph>,
-    /// Each with what ends its watch.
+    /// Each with the handle that ends its watch.
     kinds: Mutex<HashMap<KindId, (Arc<Kind>, CancellationToken)>>,
     wakes: Mutex<Vec<Arc<Notify>>>,
 }
@@ -175,7 +175,7 @@ impl Objects {
         }
     }
 
-    /// Asks which kinds there are; starts and ends watches accordingly.
+    /// Reads which kinds exist; starts and ends watches accordingly.
     pub(crate) async fn discover(
         self: &Arc<Self>,
         client: &Client,

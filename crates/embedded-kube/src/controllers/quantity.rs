@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// `1.5Gi`, `100m`, `2e3`… in thousandths; `None` for what is no quantity.
+/// `1.5Gi`, `100m`, `2e3`… in thousandths; `None` if it is no quantity.
 pub(crate) fn millis(quantity: &Quantity) -> Option<i128> {
     crate::schema::quantity::Quantity::parse(quantity.0.trim()).map(crate::schema::quantity::Quantity::millis)
 }

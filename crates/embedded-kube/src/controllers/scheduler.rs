@@ -18,7 +18,7 @@ use super::events::Recorder;
 use super::scheduling::{Scene, place};
 use super::world::{World, full_name, lock, passes, unless_moved_on};
 
-/// The name pods are scheduled under when they name no other scheduler.
+/// The scheduler name of pods that name no other one.
 const NAME: &str = "default-scheduler";
 
 pub(crate) async fn run(world: Arc<World>, stop: CancellationToken) {
@@ -39,8 +39,8 @@ pub(crate) async fn run(world: Arc<World>, stop: CancellationToken) {
 struct Scheduler {
     world: Arc<World>,
     recorder: Recorder,
-    /// Bindings the API has accepted and the cache does not show yet, by pod UID. Without them two pods that must be
-    /// apart could be put together.
+    /// Bindings that the API has accepted and that are not in the cache yet, by pod UID. Without them two pods with
+    /// anti-affinity could be placed together.
     assumed: Mutex<HashMap<String, String>>,
 }
 
@@ -130,7 +130,7 @@ impl Scheduler {
         Ok(true)
     }
 
-    /// Says why the pod waits, once for each reason.
+    /// Writes why the pod waits, once for each reason.
     async fn explain(&self, pod: &Pod, message: &str) -> Result<(), Error> {
         let status = pod.status.as_ref();
         let old = status.and_then(|status| status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled"));

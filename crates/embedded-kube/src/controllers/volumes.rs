@@ -1,4 +1,4 @@
-//! PersistentVolumes: their phase, and what becomes of them when their claim is gone.
+//! PersistentVolumes: their phase, and what happens when their claim is deleted.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,9 +45,9 @@ async fn look_at(world: &World, folder: &Path, volume: &PersistentVolume) -> Res
     let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
     let phase = match &reference {
         None => "Available",
-        // Reserved for a claim that may still come.
+        // Reserved for a claim that may be created later.
         Some(reference) if reference.uid.as_deref().unwrap_or_default().is_empty() => "Available",
-        Some(reference) if claim_is_gone(world, reference).await? => "Released",
+        Some(reference) if claim_is_deleted(world, reference).await? => "Released",
         Some(_) => "Bound",
     };
     let old = volume.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -93,8 +93,8 @@ async fn look_at(world: &World, folder: &Path, volume: &PersistentVolume) -> Res
     Ok(())
 }
 
-/// The cache may not have the claim yet; only the API's word lets data go.
-async fn claim_is_gone(world: &World, reference: &ObjectReference) -> Result<bool, Error> {
+/// The cache may not have the claim yet; data is deleted only after the API confirmed its absence.
+async fn claim_is_deleted(world: &World, reference: &ObjectReference) -> Result<bool, Error> {
     let namespace = reference.namespace.as_deref().unwrap_or_default();
     let name = reference.name.as_deref().unwrap_or_default();
     if world

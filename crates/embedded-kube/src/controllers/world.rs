@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 
-/// One kind, kept current by a watch.
+/// One kind, kept up to date by a watch.
 pub(crate) struct Cache<K: Resource + 'static>
 where
     K::DynamicType: Hash + Eq,
@@ -89,14 +89,14 @@ where
     }
 
     async fn synced(&self) {
-        // The error says that the writer is gone, which only happens at the end.
+        // The error means that the writer was dropped, which only happens at the end.
         let _ = self.store.wait_until_ready().await;
     }
 }
 
 macro_rules! world {
     ($($field:ident: $kind:ty),+ $(,)?) => {
-        /// Everything the controllers look at.
+        /// All objects that the controllers read.
         pub(crate) struct World {
             pub(crate) client: Client,
             $(pub(crate) $field: Cache<$kind>,)+
@@ -143,7 +143,7 @@ world! {
     definitions: CustomResourceDefinition,
 }
 
-/// Runs `pass` whenever woken, when the time it asked for has come, and again soon after an error.
+/// Runs `pass` when woken, when the time it requested has come, and soon after an error.
 pub(crate) async fn passes<F, R>(name: &'static str, wake: Arc<Notify>, stop: CancellationToken, mut pass: F)
 where
     F: FnMut() -> R,
@@ -184,17 +184,17 @@ where
     }
 }
 
-/// What a mutex guards stays sound when a task panics: every change to it is a single step.
+/// Data behind a mutex stays consistent when a task panics: every change to it is a single step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the API's answer was this code.
+/// Whether the API returned this code.
 pub(crate) fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-/// An answer of 404 or 409 means that the world moved on: the watch will tell, and the next pass sees it.
+/// 404 and 409 mean that the object changed: the watch reports it, and the next pass handles it.
 pub(crate) fn unless_moved_on<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,4 +1,4 @@
-//! Objects of built-in kinds on their way in: decoding with Kubernetes' messages, and fields that nobody knows.
+//! Decodes objects of built-in kinds, with Kubernetes' messages, and finds unknown fields.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -11,7 +11,7 @@ use super::formats;
 use super::quantity::Quantity;
 
 /// A decoded object, as it will be stored, and the paths of fields that its type does not have (in the order in which
-/// they were written): `fieldValidation=Strict` refuses them, `Warn` warns of them.
+/// they were written): `fieldValidation=Strict` rejects them, `Warn` warns about them.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Decoded {
     pub(crate) object: Value,
@@ -26,9 +26,9 @@ where
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
     let api_version = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
     let version = api_version.rsplit('/').next().unwrap_or_default();
-    let refuse = |text: String| format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {text}");
+    let bad_request = |text: String| format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {text}");
     if let Err(text) = quantities(value) {
-        return Err(refuse(text));
+        return Err(bad_request(text));
     }
     let typed = serde_json::from_value::<T>(value.clone()).and_then(serde_json::to_value);
     match typed {
@@ -37,11 +37,11 @@ where
             lost(value, &object, "", &mut unknown);
             Ok(Decoded { object, unknown })
         }
-        Err(error) => Err(refuse(explain::<T>(value).unwrap_or_else(|| error.to_string()))),
+        Err(error) => Err(bad_request(explain::<T>(value).unwrap_or_else(|| error.to_string()))),
     }
 }
 
-/// Checks the metadata of a custom resource, whose types its schema does not give. The error is a 400's message.
+/// Checks the metadata of a custom resource, whose types are not in its schema. The error is the message of a 400.
 pub(crate) fn check_metadata(object: &Value) -> Result<(), String> {
     let Some(metadata) = object.get("metadata").filter(|m| !m.is_null()) else {
         return Ok(());
@@ -64,14 +64,14 @@ pub(crate) fn check_metadata(object: &Value) -> Result<(), String> {
     ))
 }
 
-/// The text of a 400 for unknown fields under `fieldValidation=Strict`.
+/// The message of a 400 for unknown fields under `fieldValidation=Strict`.
 pub(crate) fn strict_error(kind: &str, version: &str, unknown: &[String]) -> String {
     let fields: Vec<String> = unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
     let fields = fields.join(", ");
     format!("{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {fields}")
 }
 
-/// What went in but did not come out again is not a field of the type.
+/// A field that is lost in decoding is not a field of the type.
 fn lost(before: &Value, after: &Value, path: &str, unknown: &mut Vec<String>) {
     match (before, after) {
         (Value::Object(before), Value::Object(after)) => {
@@ -96,7 +96,7 @@ fn lost(before: &Value, after: &Value, path: &str, unknown: &mut Vec<String>) {
     }
 }
 
-/// Maps of quantities are known by their names in every built-in type.
+/// Maps of quantities have the same names in every built-in type.
 fn quantities(value: &Value) -> Result<(), String> {
     match value {
         Value::Object(map) => {
@@ -126,7 +126,7 @@ fn quantities(value: &Value) -> Result<(), String> {
     }
 }
 
-/// Finds the value of the wrong type and says it as Go's decoder does.
+/// Finds the value with the wrong type and describes it as Go's decoder does.
 fn explain<T: JsonSchema>(value: &Value) -> Option<String> {
     let mut definitions = Definitions::new();
     definitions.add::<T>();
@@ -272,7 +272,7 @@ mod tests {
         use serde_json::json;
         let check =
             |metadata: Value| check_metadata(&json!({"apiVersion": "a.b/v1", "kind": "K", "metadata": metadata}));
-        let refusal = |text: &str| {
+        let message = |text: &str| {
             Err(format!(
                 "K in version \"v1\" cannot be handled as a K: json: cannot unmarshal {text}"
             ))
@@ -284,18 +284,18 @@ mod tests {
         let labels = json!({"name": "x", "labels": {"a": 1}});
         assert_eq!(
             check(labels),
-            refusal("number into Go struct field ObjectMeta.labels of type string")
+            message("number into Go struct field ObjectMeta.labels of type string")
         );
         let finalizers = json!({"finalizers": "a"});
         assert_eq!(
             check(finalizers),
-            refusal("string into Go struct field ObjectMeta.finalizers of type []string")
+            message("string into Go struct field ObjectMeta.finalizers of type []string")
         );
-        assert_eq!(check(json!("x")), refusal("string into Go value of type v1.ObjectMeta"));
+        assert_eq!(check(json!("x")), message("string into Go value of type v1.ObjectMeta"));
     }
 
     #[test]
-    fn decoding_speaks_as_kubernetes_does() {
+    fn decoding_errors_are_those_of_kubernetes() {
         let cases: Vec<Case> = serde_yaml_ng::from_str(include_str!("fixtures/builtin.yaml")).unwrap();
         for case in cases {
             let outcome = match case.object["kind"].as_str() {

@@ -1,5 +1,4 @@
-//! Which item of the old list is the same thing as an item of the new one: by key in lists of type `map`, by nothing in
-//! other lists.
+//! Matches items of a new list with items of the old one: by key in lists of type `map`; other lists have no matches.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! One version of a custom kind: everything its definition says about objects, parsed and compiled once.
+//! One version of a custom kind: the parts of its definition about objects, parsed and compiled once.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::structural::Schema;
 use super::table::jsonpath::Path;
 use super::{cel, default, prune, validate};
 
-/// The schema and the compiled rules of one version of a custom kind. Make it once when the definition is stored.
+/// The schema and the compiled rules of one version of a custom kind. Create it once when the definition is stored.
 #[derive(Debug, Default)]
 pub(crate) struct CustomKind {
     /// The schema, which server-side apply and OpenAPI also need.
@@ -36,7 +36,7 @@ impl CustomKind {
         })
     }
 
-    /// With the version's `subresources`: what a scale subresource points at is checked on every write too.
+    /// Adds the version's `subresources`: the values that a scale subresource refers to are checked on every write too.
     pub(crate) fn with_subresources(mut self, subresources: Option<&Value>) -> CustomKind {
         self.scale = subresources
             .and_then(|s| s.get("scale"))
@@ -54,7 +54,7 @@ impl CustomKind {
         self
     }
 
-    /// An object on its way in: drops unknown fields and stray nulls, fills in defaults. Gives the paths of the unknown
+    /// Admits an object: drops unknown fields and stray nulls, and sets defaults. Returns the paths of the unknown
     /// fields, for `fieldValidation`: `unknown field "spec.foo"`.
     pub(crate) fn admit(&self, object: &mut Value) -> Vec<String> {
         let unknown = prune::prune(object, &self.schema);
@@ -63,7 +63,7 @@ impl CustomKind {
         unknown
     }
 
-    /// What is wrong with an object; `old` is the stored one on update.
+    /// The errors of an object; `old` is the stored one on update.
     pub(crate) fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = validate::validate(object, old, &self.schema);
         if let Some(scale) = &self.scale {
@@ -76,7 +76,7 @@ impl CustomKind {
         self.with_rules(errors, object, old)
     }
 
-    /// The same for a write to the status subresource: the schema is asked about the status only.
+    /// The same for a write to the status subresource: only the status is validated.
     pub(crate) fn validate_status(&self, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if let (Some(status), Some(schema)) = (object.get("status"), self.schema.properties.get("status")) {
@@ -94,7 +94,7 @@ impl CustomKind {
         self.with_rules(errors, object, Some(old))
     }
 
-    /// Adds what the rules say. They rely on types, so they do not run on objects whose shape is wrong.
+    /// Adds the errors of the rules. Rules rely on types, so they do not run on objects with type errors.
     fn with_rules(&self, mut errors: Vec<FieldError>, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         if self.rules.is_empty() {
             return errors;
@@ -110,7 +110,7 @@ impl CustomKind {
     }
 }
 
-/// What is wrong with a number of replicas.
+/// The errors of a number of replicas.
 fn replicas((text, path): &(String, Option<Path>), object: &Value) -> Option<FieldError> {
     let value = path.as_ref()?.find(object).into_iter().next()?;
     let kind = match value {
@@ -159,7 +159,7 @@ mod tests {
         unknown: Vec<String>,
         #[serde(default)]
         errors: Vec<String>,
-        /// The definition itself is refused.
+        /// The definition itself is rejected.
         refused: Option<Vec<String>>,
     }
 

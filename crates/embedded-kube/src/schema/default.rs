@@ -1,4 +1,4 @@
-//! Filling in defaults of custom resources.
+//! Sets defaults of custom resources.
 
 use serde_json::Value;
 

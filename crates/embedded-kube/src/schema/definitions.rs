@@ -1,5 +1,5 @@
-//! The schemas of built-in types, as k8s-openapi knows them (descriptions included), in one generator. Built when asked
-//! for and dropped afterwards: they are large, and seldom needed.
+//! The schemas of built-in types, as k8s-openapi defines them (with descriptions), in one generator. They are large and
+//! rarely needed, so they are built on demand and dropped afterwards.
 
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};

@@ -1,7 +1,7 @@
-//! What is wrong with one field, in Kubernetes' own words.
+//! Errors of one field, with the messages of Kubernetes.
 //!
-//! Clients parse and people grep these texts, so they follow `k8s.io/apimachinery/pkg/util/validation/field` letter by
-//! letter: `spec.size: Invalid value: 9: spec.size in body should be less than or equal to 7`.
+//! Clients parse and people search for these messages, so they follow `k8s.io/apimachinery/pkg/util/validation/field`
+//! exactly: `spec.size: Invalid value: 9: spec.size in body should be less than or equal to 7`.
 
 use std::fmt;
 
@@ -53,7 +53,7 @@ impl Reason {
     }
 }
 
-/// One field that is wrong. `Display` gives `field: body`.
+/// An error of one field. `Display` prints `field: body`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FieldError {
     /// The kind of error.
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn several_are_bracketed_and_said_once() {
+    fn several_are_bracketed_and_printed_once() {
         let a = FieldError::required("a", "");
         let b = FieldError::required("b", "");
         assert_eq!(aggregate(std::slice::from_ref(&a)), "a: Required value");

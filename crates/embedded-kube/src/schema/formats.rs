@@ -1,4 +1,4 @@
-//! The string formats that Kubernetes checks in custom resources. Any other format is ignored, as Kubernetes does.
+//! The string formats that Kubernetes checks in custom resources. Other formats are ignored, as in Kubernetes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 use base64::Engine;
 use regex::Regex;
 
-/// Whether Kubernetes knows this format for strings. Dashes do not count: `date-time` is `datetime`.
+/// Whether Kubernetes knows this string format. Dashes are ignored: `date-time` is `datetime`.
 pub(crate) fn known(format: &str) -> bool {
     check(format).is_some()
 }
 
-/// Whether the text is right for the format; unknown formats accept everything.
+/// Whether the text matches the format; unknown formats accept everything.
 pub(crate) fn accepts(format: &str, text: &str) -> bool {
     check(format).is_none_or(|check| check(text))
 }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_format_accepts_and_refuses() {
+    fn each_format_accepts_and_rejects() {
         for (format, good, bad) in [
             ("date-time", "2026-11-15T11:00:00Z", "yesterday"),
             ("datetime", "2026-11-15T11:00:00.123+01:00", "2026-11-15"),

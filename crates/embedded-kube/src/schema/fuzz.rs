@@ -1,4 +1,4 @@
-//! None of these functions panics, whatever JSON it is given: clients send anything.
+//! None of these functions panics, whatever JSON it receives: clients can send anything.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -11,7 +11,7 @@ use super::openapi::Served;
 use super::table::{Columns, Include};
 use super::{apply, builtin, crd_check, error, openapi, quantity, strategic, structural, table, validate};
 
-/// Names that lead deep into the code, and others.
+/// Names that reach code deep inside, and others.
 const NAMES: &[&str] = &[
     "spec",
     "status",
@@ -218,7 +218,7 @@ proptest! {
 }
 
 proptest! {
-    // Explaining a refusal builds the whole schema, so there are fewer of these.
+    // Building an error message builds the whole schema, so there are fewer of these.
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]

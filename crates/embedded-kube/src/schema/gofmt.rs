@@ -1,10 +1,10 @@
-//! Numbers and strings printed the way Go prints them, because Kubernetes' messages are made with Go's `%v` and `%q`.
+//! Numbers and strings printed as Go prints them, because Kubernetes builds its messages with Go's `%v` and `%q`.
 
 use std::fmt::Write;
 
 use serde_json::{Number, Value};
 
-/// A number as Kubernetes holds it after decoding JSON: an integer when it fits 64 bits, else a float.
+/// A number as Kubernetes represents it after decoding JSON: an integer if it fits 64 bits, else a float.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Num {
     Int(i64),
@@ -88,7 +88,7 @@ pub(crate) fn quote(text: &str) -> String {
 }
 
 /// A value as a field error prints it: numbers and booleans plain, strings quoted, the rest as Go's JSON, which escapes
-/// what HTML would mind.
+/// HTML characters.
 pub(crate) fn value(value: &Value) -> String {
     match value {
         Value::Number(n) => number(n),

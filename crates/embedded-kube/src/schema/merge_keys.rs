@@ -59,7 +59,7 @@ CustomResourceDefinition: metadata=ObjectMeta status=CustomResourceDefinitionSta
 Plain: metadata=ObjectMeta
 ";
 
-/// What the table says about one field.
+/// The table's entry for one field.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Field {
     /// The keys of a keyed list, each with its default.
@@ -100,7 +100,7 @@ impl Type {
         Type(name.and_then(|name| table().get(name)))
     }
 
-    /// What is known of a field, and the type of its value (or of its items).
+    /// The entry of a field, and the type of its value (or of its items).
     pub(crate) fn field(self, name: &str) -> (Option<&'static Field>, Type) {
         let field = self.0.and_then(|fields| fields.get(name));
         (field, Type::below(field.and_then(|f| f.child)))
@@ -111,7 +111,7 @@ impl Type {
         self.0.into_iter().flatten().map(|(name, field)| (*name, field))
     }
 
-    /// Whether the table has a type of this very name.
+    /// Whether the table has a type of exactly this name.
     pub(crate) fn exact(name: &str) -> Type {
         Type(table().get(name))
     }

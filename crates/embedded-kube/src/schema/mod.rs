@@ -4,7 +4,7 @@
 //! - [`crd_check::check`]: what is wrong with a CustomResourceDefinition, CEL rules aside (names defaulted before)
 //! - [`crd_check::schemas`] gives each schema of a definition with its path; [`custom::CustomKind::new`] parses and
 //!   compiles one, once per version (then `.with_subresources(version.subresources)`): its errors are those of CEL
-//!   rules and belong to the same refusal
+//!   rules and belong to the same error
 //! - [`builtin::check_metadata`], then [`custom::CustomKind::admit`]: prune and default an object, gives the unknown fields; then
 //!   [`custom::CustomKind::validate`] (or `validate_status` for the status subresource): schema, list types, CEL
 //!

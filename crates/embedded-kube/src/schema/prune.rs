@@ -1,4 +1,4 @@
-//! Removing what the schema does not know: unknown fields, and nulls where null is not allowed.
+//! Removes what the schema does not define: unknown fields, and nulls where null is not allowed.
 //!
 //! `apiVersion`, `kind` and `metadata` of the object itself and of embedded resources stay, with unknown fields of
 //! `metadata` removed. The paths of what was removed are what `fieldValidation` reports.

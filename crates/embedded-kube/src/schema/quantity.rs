@@ -1,4 +1,4 @@
-//! Quantities such as `500m`, `1Gi` and `2e3`, exact to the nano as Kubernetes keeps them.
+//! Quantities such as `500m`, `1Gi` and `2e3`, exact to the nano as Kubernetes stores them.
 
 /// A quantity in units of 10⁻⁹.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,7 +31,7 @@ impl Quantity {
             unit /= 10;
         }
         value = value.checked_mul(numerator)?;
-        // Kubernetes rounds up what is finer than a nano.
+        // Kubernetes rounds up to whole nanos.
         value = value.checked_add(denominator - 1)? / denominator;
         Some(Quantity(if negative { -value } else { value }))
     }
@@ -45,7 +45,7 @@ impl Quantity {
         }
     }
 
-    /// The value as a float, as near as one gets.
+    /// The value as the nearest float.
     pub(crate) fn as_float(self) -> f64 {
         self.0 as f64 / NANO as f64
     }

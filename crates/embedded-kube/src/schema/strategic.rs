@@ -13,7 +13,7 @@ const RETAIN: &str = "$retainKeys";
 const ORDER: &str = "$setElementOrder/";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 
-/// A patch that cannot be applied; a 400 (or 422, as Kubernetes answers) with this text.
+/// A patch that cannot be applied; a 400 (or 422, as in Kubernetes) with this message.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub(crate) enum PatchError {
     #[error("unknown patch type: {0} in map: {1}")]
@@ -112,7 +112,7 @@ fn unknown_directive(directive: &Value, patch: &Map<String, Value>) -> PatchErro
     PatchError::UnknownDirective(gofmt::value(directive), Value::Object(patch.clone()).to_string())
 }
 
-/// A value of a patch that meets nothing: without nulls and directives. `None` when it is itself a deletion.
+/// A value of a patch without a live value: without nulls and directives. `None` if it is itself a deletion.
 fn plain(value: &Value) -> Option<Value> {
     Some(match value {
         Value::Object(map) => {
@@ -127,7 +127,7 @@ fn plain(value: &Value) -> Option<Value> {
                     .collect(),
             )
         }
-        // An item that was nothing but a directive disappears with it.
+        // An item that was only a directive disappears with it.
         Value::Array(items) => Value::Array(items.iter().filter(|i| !only_directive(i)).filter_map(plain).collect()),
         other => other.clone(),
     })
@@ -206,7 +206,7 @@ fn merge_list(
     Ok(())
 }
 
-/// Merges a list and then puts it into the order that the patch asks for.
+/// Merges a list and then sorts it as the patch requires.
 fn set_order(
     original: &mut Map<String, Value>,
     patch: &Map<String, Value>,

@@ -1,8 +1,7 @@
-//! The schema of a custom resource: `openAPIV3Schema` parsed once into a tree that pruning, defaulting, validation, CEL
-//! and server-side apply walk.
+//! The schema of a custom resource: `openAPIV3Schema` parsed once into a tree for pruning, defaulting, validation, CEL
+//! and server-side apply.
 //!
-//! Parsing takes what it understands and leaves out the rest; whether the definition itself is right is
-//! [`super::crd_check`]'s question.
+//! Parsing skips what it does not understand; [`super::crd_check`] decides whether the definition itself is valid.
 
 use std::collections::BTreeMap;
 

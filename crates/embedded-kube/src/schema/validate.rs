@@ -1,7 +1,7 @@
-//! Validation of custom resources against their schema, with the texts of Kubernetes (kube-openapi's validators).
+//! Validation of custom resources against their schema, with the messages of Kubernetes (kube-openapi's validators).
 //!
-//! On update, what has not changed is not complained about (Kubernetes' ratcheting): a stored object stays editable when
-//! its schema got stricter.
+//! On update, unchanged values cause no errors (Kubernetes' ratcheting): a stored object stays editable when its schema
+//! becomes stricter.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::gofmt::{self, Num};
 use super::structural::{Additional, ListType, Schema};
 use super::{correlate, formats};
 
-/// Everything that is wrong with the object by its schema; `old` is the stored object on update.
+/// All errors of the object by its schema; `old` is the stored object on update.
 pub(crate) fn validate(object: &Value, old: Option<&Value>, schema: &Schema) -> Vec<FieldError> {
     let mut errors = check(object, old, schema, "").errors;
     lists(object, schema, "", &mut errors);
@@ -103,7 +103,7 @@ fn types(schema: &Schema) -> Vec<&str> {
     }
 }
 
-/// The format, where Kubernetes heeds it.
+/// The format, where Kubernetes checks it.
 fn format(schema: &Schema) -> &str {
     let known = match schema.kind.as_str() {
         _ if schema.int_or_string => formats::known(&schema.format),
@@ -147,7 +147,7 @@ fn type_error(value: &Value, schema: &Schema, path: &str) -> Option<FieldError> 
     if !textual && !format.is_empty() && !fits && format != detected {
         return wrong(format, detected);
     }
-    // Kubernetes takes the type of strings and lists on trust where the field has a string format.
+    // Kubernetes does not check the type of strings and lists where the field has a string format.
     if textual && !format.is_empty() && !types.contains(&"number") && !types.contains(&"integer") {
         return None;
     }
@@ -295,7 +295,7 @@ fn numeric(value: Num, schema: &Schema, path: &str, out: &mut Outcome) {
         Num::Float(_) => gofmt::float(limit),
     };
     let compare = |limit: f64| match value {
-        // Kubernetes compares integers as integers, with the bound cut to one.
+        // Kubernetes compares integers as integers, with the bound truncated.
         Num::Int(int) => int.cmp(&(limit as i64)),
         Num::Float(float) => float.partial_cmp(&limit).unwrap_or(std::cmp::Ordering::Equal),
     };

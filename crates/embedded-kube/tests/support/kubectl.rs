@@ -1,4 +1,4 @@
-//! Real kubectl, typed as a person would type it.
+//! Runs real kubectl, with command lines as a person would type them.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
-/// No command of a test takes longer than this.
+/// The timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The kubectls to try: those the variable KUBECTLS lists (separated by `:`), else the one in the PATH.
+/// The kubectls to test: those that the variable KUBECTLS lists (separated by `:`), else the one in the PATH.
 pub(crate) fn kubectls() -> Vec<PathBuf> {
     let listed = std::env::var_os("KUBECTLS").unwrap_or_default();
     let listed: Vec<PathBuf> = std::env::split_paths(&listed).filter(|path| path.is_file()).collect();
@@ -62,8 +62,8 @@ impl Kubectl {
         command
     }
 
-    /// The words of a line are separated by spaces; a word with spaces goes into `rest`. Whether it succeeded, and all
-    /// it printed.
+    /// The arguments of a line are separated by spaces; an argument with spaces goes into `rest`. Returns whether it
+    /// succeeded, and all its output.
     pub(crate) async fn try_with(&self, line: &str, rest: &[&str], input: &str) -> (bool, String) {
         let words: Vec<&str> = line.split_whitespace().chain(rest.iter().copied()).collect();
         let mut child = self.command(&words).spawn().expect("kubectl");

@@ -1,5 +1,5 @@
-//! A kubelet that runs nothing: its pods are ready as soon as they are bound, unless their image is `broken`, and gone as
-//! soon as they are deleted. For tests of the controllers alone.
+//! A kubelet that runs nothing: its pods are ready as soon as they are bound, unless their image is `broken`, and
+//! disappear as soon as they are deleted. For tests of the controllers alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +46,7 @@ impl Kubelet {
         Kubelet { alive, tasks }
     }
 
-    /// Falls silent, or speaks again.
+    /// Stops or resumes its heartbeats.
     pub(crate) fn set_alive(&self, alive: bool) {
         self.alive.store(alive, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Shared by the tests.
 #![allow(dead_code)] // each test file uses a part of it
 
 pub(crate) mod kubectl;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Bounds every wait. Generous: the machine may be busy.
+/// The timeout of every wait. Generous, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An object as a user would write it.
@@ -19,7 +19,7 @@ pub(crate) fn object<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("a valid object")
 }
 
-/// Asks again and again until the answer is there.
+/// Polls until there is a result.
 pub(crate) async fn eventually<T, F, R>(what: &str, mut ask: F) -> T
 where
     F: FnMut() -> R,
@@ -35,7 +35,7 @@ where
     }
 }
 
-/// For [`eventually`]: whether the state is the wanted one.
+/// For [`eventually`]: whether the state is the expected one.
 pub(crate) fn is<T: PartialEq + Debug>(found: T, wanted: T) -> Result<(), String> {
     if found == wanted {
         Ok(())

@@ -35,7 +35,8 @@ pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
     let tell_to_trust = |authorities: BTreeSet<Authority>| Effect::TrustAuthorities { authorities };
     let had_time = trust.overlap_left.is_zero();
     match rotation::rotation(view.world) {
-        None if trust.renew => vec![
+        // Also while an old one is dropped, where the new one was deleted: what nobody trusts yet harms nobody.
+        None | Some(Rotation::DroppingOld) if trust.renew => vec![
             Effect::RenewAuthority,
             say(
                 Reason::RotatingAuthority,

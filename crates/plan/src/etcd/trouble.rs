@@ -47,7 +47,7 @@ pub(super) struct Troubles {
 
 pub(super) fn trouble(view: &View<'_>) -> Troubles {
     let mut troubles = Troubles::default();
-    if view.record.hibernating {
+    if view.record.hibernating && view.intent.hibernate {
         return troubles;
     }
     for trouble in view.members.values().filter_map(of_member) {

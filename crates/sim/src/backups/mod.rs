@@ -1,5 +1,5 @@
-//! A small world of its own for the planner of EtcdBackups: one object, its pods, two operators whose caches may be old and
-//! that die at any step, a user who edits and deletes, nodes that go away, clocks that are wrong.
+//! A separate small simulation for the planner of EtcdBackups: one object, its pods, two operators that may have stale
+//! caches and crash at any step, a user who edits and deletes, nodes that become unavailable, and wrong clocks.
 
 mod rules;
 mod store;
@@ -12,20 +12,20 @@ use stateward_api::EtcdBackup;
 use stateward_plan::agent::{Agent, State};
 use stateward_plan::backup::{self, ClusterSource, Effect, Plan, Source, World};
 
-use crate::dice::Dice;
-use world::{Fate, Kube};
+use crate::rng::Rng;
+use world::{Kube, Script};
 
-/// What is being proven: a planner, and whether its driver keeps the guards.
+/// What is tested: a planner, and whether its driver checks the guards.
 pub struct BackupSubject {
     /// Its name in summaries.
     pub name: &'static str,
-    /// The decision.
+    /// The planner.
     pub plan: fn(&EtcdBackup, &World, Timestamp) -> Plan,
     /// Writes carry the resource version they were planned with.
     pub guards: bool,
 }
 
-/// The real one.
+/// The real planner.
 pub const REAL_BACKUPS: BackupSubject = BackupSubject {
     name: "the planner of backups",
     plan: backup::plan,
@@ -39,36 +39,36 @@ pub struct BackupOutcome {
     pub broken: Option<(&'static str, String)>,
     /// What happened, line by line.
     pub story: Vec<String>,
-    /// Rounds of operators.
+    /// The number of reconciles.
     pub rounds: u64,
     /// Good backups.
     pub backups: u64,
 }
 
-/// An operator: what it has seen, and the round it is in.
+/// An operator: its observed state, and its current reconcile.
 #[derive(Default)]
 struct Operator {
     cache: Option<EtcdBackup>,
     agents: Vec<(String, Agent)>,
     neighbour: Option<EtcdBackup>,
     wake: i64,
-    round: Option<Round>,
+    reconcile: Option<Reconcile>,
     /// How wrong its clock is, in milliseconds.
     skew: i64,
     stale: bool,
 }
 
-struct Round {
+struct Reconcile {
     plan: Plan,
     seen: EtcdBackup,
-    /// 0 is the status, then come the effects.
+    /// 0 is the status; the effects follow.
     step: usize,
 }
 
 /// One history.
 struct Sim<'a> {
     subject: &'a BackupSubject,
-    dice: Dice,
+    rng: Rng,
     /// Milliseconds since the beginning.
     now: i64,
     kube: Kube,
@@ -79,7 +79,7 @@ struct Sim<'a> {
     /// Clocks jump in this history.
     jumps: bool,
     outcome: BackupOutcome,
-    told: bool,
+    with_log: bool,
 }
 
 /// Virtual milliseconds with faults, and after them without.
@@ -91,20 +91,20 @@ fn time(ms: i64) -> Timestamp {
 }
 
 /// Runs the history of a seed.
-pub fn run_backups(subject: &BackupSubject, seed: u64, told: bool) -> BackupOutcome {
-    let mut dice = Dice::new(seed);
-    let kube = Kube::new(&mut dice);
+pub fn run_backups(subject: &BackupSubject, seed: u64, with_log: bool) -> BackupOutcome {
+    let mut rng = Rng::new(seed);
+    let kube = Kube::new(&mut rng);
     let mut sim = Sim {
         subject,
-        jumps: dice.per_mille(250),
-        dice,
+        jumps: rng.per_mille(250),
+        rng,
         now: 0,
         kube,
         operators: Default::default(),
         truth: rules::Truth::default(),
         wild: true,
         outcome: BackupOutcome::default(),
-        told,
+        with_log,
     };
     sim.truth.store = store::Store::new(sim.kube.always_restores());
     sim.run();
@@ -127,21 +127,21 @@ impl Sim<'_> {
         self.outcome.backups = self.truth.good();
     }
 
-    /// From here on nothing breaks any more, and the user's last wish is one that can be fulfilled.
+    /// Faults stop, and the user's last spec can be satisfied.
     fn settle_down(&mut self) {
-        self.tell("calm".into());
+        self.log("calm".into());
         for operator in &mut self.operators {
             operator.skew = 0;
             operator.stale = false;
         }
         self.kube.revive();
-        self.kube.mend();
+        self.kube.heal();
         self.kube.neighbour = None;
         self.truth.store.neighbour_goes();
     }
 
-    fn tell(&mut self, line: String) {
-        if self.told {
+    fn log(&mut self, line: String) {
+        if self.with_log {
             self.outcome
                 .story
                 .push(format!("{:>10.1} {line}", self.now as f64 / 1000.0));
@@ -149,90 +149,90 @@ impl Sim<'_> {
     }
 
     fn tick(&mut self) {
-        // Time goes on to the next thing that is due, or a little.
+        // Time advances to the next event, or a little.
         let due = self
             .operators
             .iter()
             .map(|operator| operator.wake)
             .chain(self.kube.next_event());
         let next = due.min().unwrap_or(self.now + 60_000);
-        let busy = self.operators.iter().any(|operator| operator.round.is_some());
+        let busy = self.operators.iter().any(|operator| operator.reconcile.is_some());
         if !busy && next > self.now {
             let far = next - self.now;
-            self.now += if self.wild && far > 1000 && self.dice.per_mille(300) {
-                i64::try_from(self.dice.between(1, u64::try_from(far).unwrap_or(1))).unwrap_or(1)
+            self.now += if self.wild && far > 1000 && self.rng.per_mille(300) {
+                i64::try_from(self.rng.between(1, u64::try_from(far).unwrap_or(1))).unwrap_or(1)
             } else {
                 far
             };
         } else {
-            self.now += i64::try_from(self.dice.between(1, 40)).unwrap_or(1);
+            self.now += i64::try_from(self.rng.between(1, 40)).unwrap_or(1);
         }
         for line in self.kube.advance(self.now, &mut self.truth) {
-            self.tell(line);
+            self.log(line);
             self.notify();
         }
         if self.wild {
-            self.misfortune();
+            self.inject_faults();
         }
-        let index = self.dice.index(2);
+        let index = self.rng.index(2);
         for index in [index, 1 - index] {
             self.operate(index);
         }
     }
 
-    /// Something changed: operators that hear of it look soon.
+    /// Something changed: operators that are notified reconcile soon.
     fn notify(&mut self) {
         for index in 0..2 {
-            if !self.wild || !self.dice.per_mille(50) {
-                let soon = self.now + i64::try_from(self.dice.between(1, 50)).unwrap_or(1);
+            if !self.wild || !self.rng.per_mille(50) {
+                let soon = self.now + i64::try_from(self.rng.between(1, 50)).unwrap_or(1);
                 let operator = &mut self.operators[index];
                 operator.wake = operator.wake.min(soon);
             }
         }
     }
 
-    fn misfortune(&mut self) {
-        if self.dice.per_mille(4) {
-            let index = self.dice.index(2);
-            self.operators[index].round = None;
+    fn inject_faults(&mut self) {
+        if self.rng.per_mille(4) {
+            let index = self.rng.index(2);
+            self.operators[index].reconcile = None;
             self.operators[index].cache = None;
             self.operators[index].stale = false;
-            self.operators[index].wake = self.now + i64::try_from(self.dice.between(10, 120_000)).unwrap_or(10);
-            self.tell(format!("operator {index} dies and starts again"));
+            self.operators[index].wake = self.now + i64::try_from(self.rng.between(10, 120_000)).unwrap_or(10);
+            self.log(format!("operator {index} crashes and starts again"));
         }
-        if self.dice.per_mille(6) {
-            let index = self.dice.index(2);
+        if self.rng.per_mille(6) {
+            let index = self.rng.index(2);
             self.operators[index].stale = !self.operators[index].stale;
         }
-        if self.jumps && self.dice.per_mille(2) {
-            let index = self.dice.index(2);
-            let hours = i64::try_from(self.dice.between(0, 40)).unwrap_or(0) - 20;
+        if self.jumps && self.rng.per_mille(2) {
+            let index = self.rng.index(2);
+            let hours = i64::try_from(self.rng.between(0, 40)).unwrap_or(0) - 20;
             self.operators[index].skew = hours * 3_600_000;
             self.operators[index].wake = self.now;
-            self.tell(format!("operator {index}'s clock is {hours} h off"));
+            self.log(format!("operator {index}'s clock is {hours} h off"));
         }
-        if self.kube.neighbour.is_some() && self.dice.per_mille(20) {
-            if self.dice.per_mille(50) {
+        if self.kube.neighbour.is_some() && self.rng.per_mille(20) {
+            if self.rng.per_mille(50) {
                 self.kube.neighbour = None;
                 self.truth.store.neighbour_goes();
-                self.tell("the other object with the same path is deleted".into());
+                self.log("the other object with the same path is deleted".into());
                 self.notify();
             } else {
                 self.truth.store.neighbour_writes(self.now);
             }
         }
-        let line = self.kube.user(self.now, &mut self.dice).or_else(|| {
+        let line = self.kube.user(self.now, &mut self.rng).or_else(|| {
             let hard = !self.jumps;
-            self.kube.fault(self.now, &mut self.dice, hard, &mut self.truth)
+            self.kube.fault(self.now, &mut self.rng, hard, &mut self.truth)
         });
         if let Some(line) = line {
-            self.tell(line);
+            self.log(line);
             self.notify();
         }
     }
 
     fn operate(&mut self, index: usize) {
-        if self.operators[index].round.is_some() {
+        if self.operators[index].reconcile.is_some() {
             self.step(index);
         } else if self.operators[index].wake <= self.now {
             self.begin(index);
@@ -268,7 +268,7 @@ impl Sim<'_> {
         };
         world.agents = self.operators[index].agents.iter().cloned().collect();
         world.sharer = backup::sharer(&seen, &self.operators[index].neighbour);
-        // What is believed gone is asked for.
+        // The pod is read past the cache before it counts as missing.
         let current = seen.status.as_ref().and_then(|status| status.current.as_ref());
         if let Some(current) = current
             && !world.agents.contains_key(&current.pod)
@@ -283,56 +283,56 @@ impl Sim<'_> {
             i64::try_from(wake.as_millis()).unwrap_or(i64::MAX).min(600_000)
         });
         self.operators[index].wake = self.now + wake.max(5);
-        self.operators[index].round = Some(Round { plan, seen, step: 0 });
+        self.operators[index].reconcile = Some(Reconcile { plan, seen, step: 0 });
     }
 
-    /// One step of a round; operators may die between any two.
+    /// Executes one step of a reconcile; an operator may crash between any two steps.
     fn step(&mut self, index: usize) {
-        let Some(mut round) = self.operators[index].round.take() else {
+        let Some(mut reconcile) = self.operators[index].reconcile.take() else {
             return;
         };
-        if self.wild && self.dice.per_mille(8) {
-            self.tell(format!("operator {index} dies in the middle of a round"));
+        if self.wild && self.rng.per_mille(8) {
+            self.log(format!("operator {index} crashes in the middle of a reconcile"));
             self.operators[index].cache = None;
-            self.operators[index].wake = self.now + i64::try_from(self.dice.between(10, 60_000)).unwrap_or(10);
+            self.operators[index].wake = self.now + i64::try_from(self.rng.between(10, 60_000)).unwrap_or(10);
             return;
         }
-        let step = round.step;
-        round.step += 1;
-        let changed = round.seen.status.as_ref() != Some(&round.plan.status);
+        let step = reconcile.step;
+        reconcile.step += 1;
+        let changed = reconcile.seen.status.as_ref() != Some(&reconcile.plan.status);
         if step == 0 {
             if !changed {
-                if round
+                if reconcile
                     .plan
                     .effects
                     .iter()
                     .any(|effect| !matches!(effect, Effect::Tell(_)))
                     && self.subject.guards
-                    && !self.kube.is_newest(&round.seen)
+                    && !self.kube.is_newest(&reconcile.seen)
                 {
                     self.again(index);
                     return;
                 }
-                self.operators[index].round = Some(round);
+                self.operators[index].reconcile = Some(reconcile);
                 return;
             }
             let clock = self.now + self.operators[index].skew;
             match self
                 .kube
-                .write_status(&round.seen, &round.plan.status, self.subject.guards)
+                .write_status(&reconcile.seen, &reconcile.plan.status, self.subject.guards)
             {
                 Some((old, written)) => {
                     self.truth.status_written(&old, &written, clock, self.jumps);
-                    round.seen = written;
-                    self.operators[index].round = Some(round);
+                    reconcile.seen = written;
+                    self.operators[index].reconcile = Some(reconcile);
                     self.notify();
                 }
                 None => self.again(index),
             }
             return;
         }
-        let Some(effect) = round.plan.effects.get(step - 1).cloned() else {
-            if round
+        let Some(effect) = reconcile.plan.effects.get(step - 1).cloned() else {
+            if reconcile
                 .plan
                 .effects
                 .iter()
@@ -344,33 +344,36 @@ impl Sim<'_> {
         };
         let line = format!("operator {index}: {effect}");
         let done = match effect {
-            Effect::SetFinalizers(finalizers) => self.kube.set_finalizers(&round.seen, finalizers, self.subject.guards),
+            Effect::SetFinalizers(finalizers) => {
+                self.kube
+                    .set_finalizers(&reconcile.seen, finalizers, self.subject.guards)
+            }
             Effect::CreatePod(pod) => {
                 self.truth.pod_wanted(&self.kube, &pod);
-                let fate = if self.wild {
-                    Fate::draw(&mut self.dice, !self.jumps)
+                let script = if self.wild {
+                    Script::draw(&mut self.rng, !self.jumps)
                 } else {
-                    Fate::good()
+                    Script::good()
                 };
-                self.kube.create(*pod, self.now, fate)
+                self.kube.create(*pod, self.now, script)
             }
-            Effect::DeletePod { name, uid } => self.kube.delete(&name, &uid.0, self.now, &mut self.dice),
+            Effect::DeletePod { name, uid } => self.kube.delete(&name, &uid.0, self.now, &mut self.rng),
             Effect::ForgetPod { name, uid } => self.kube.forget(&name, &uid.0),
             Effect::Tell(note) => {
-                self.truth.told(note.reason);
+                self.truth.reported(note.reason);
                 true
             }
         };
-        self.tell(format!("{line}{}", if done { "" } else { ": refused" }));
+        self.log(format!("{line}{}", if done { "" } else { ": rejected" }));
         if done {
             if let Some(object) = &self.kube.object {
-                round
+                reconcile
                     .seen
                     .metadata
                     .resource_version
                     .clone_from(&object.metadata.resource_version);
             }
-            self.operators[index].round = Some(round);
+            self.operators[index].reconcile = Some(reconcile);
             self.notify();
         } else {
             self.again(index);
@@ -398,7 +401,7 @@ impl Sim<'_> {
         if self.outcome.broken.is_some() || self.kube.object.is_none() {
             return;
         }
-        // At rest a round changes nothing.
+        // After convergence a reconcile changes nothing.
         let Some(object) = &self.kube.object else { return };
         let resting = object.status.as_ref().is_some_and(|status| status.current.is_none());
         if !resting
@@ -411,7 +414,7 @@ impl Sim<'_> {
             return;
         }
         for operator in &self.operators {
-            if operator.round.is_some() || operator.wake <= self.now {
+            if operator.reconcile.is_some() || operator.wake <= self.now {
                 return;
             }
         }

@@ -20,20 +20,20 @@ pub(super) mod name {
     pub(crate) const TRUTH: &str = "the status claims no success without an outcome";
     pub(crate) const BOUNDED: &str = "the records are bounded";
     pub(crate) const DELETION_ENDS: &str = "deletion ends";
-    pub(crate) const FILES: &str = "files are deleted as told, or it is said that they are left";
-    pub(crate) const NUMBERS: &str = "an attempt is recorded before its pod is made, under a new number";
+    pub(crate) const FILES: &str = "files are deleted as requested, or it is reported that they remain";
+    pub(crate) const NUMBERS: &str = "an attempt is recorded before its pod is created, under a new number";
     pub(crate) const FINALIZERS: &str = "what must be cleaned up is held by a finalizer first";
     pub(crate) const SUSPENDED: &str = "nothing starts while it is suspended";
     pub(crate) const PATIENCE: &str = "failures are tried again later each time";
-    pub(crate) const PROVEN_STAY: &str = "a proven backup goes only for proven ones that are kept";
-    pub(crate) const BOUNDED_FILES: &str = "what retention does not keep goes, proven or not";
-    pub(crate) const IN_PLACE: &str = "what stood at the path stays until the new one is proven";
+    pub(crate) const PROVEN_STAY: &str = "a proven backup is deleted only in favour of proven ones that are kept";
+    pub(crate) const BOUNDED_FILES: &str = "what retention does not keep is deleted, proven or not";
+    pub(crate) const IN_PLACE: &str = "what was at the path stays until the new one is proven";
     pub(crate) const NEIGHBOUR: &str = "backups of another object at the same path are left alone";
     pub(crate) const CONVERGES: &str = "without faults a backup is taken when it is due";
 }
 
-/// A pod that is being deleted for so long is on a node that does not answer.
-const STUCK: i64 = 600_000;
+/// A pod that has been terminating for so long is on a node that does not respond.
+const TERMINATING_TOO_LONG: i64 = 600_000;
 
 /// What really happened.
 #[derive(Default)]
@@ -42,10 +42,10 @@ pub(super) struct Truth {
     files: BTreeSet<String>,
     proven: BTreeSet<String>,
     deleted: bool,
-    said_left: bool,
+    reported_left: bool,
     /// The scheduled time of the last attempt, and whether it was served.
     served: Option<(i64, bool)>,
-    /// When an attempt failed last, after how many in a row, and with what.
+    /// When an attempt failed last, how many failed in a row, and with which error.
     failed: Option<(i64, i64, String)>,
     good: u64,
     broken: Option<(&'static str, String)>,
@@ -74,8 +74,8 @@ impl Truth {
         self.vanished += 1;
     }
 
-    pub(super) fn told(&mut self, reason: Reason) {
-        self.said_left |= reason == Reason::FilesLeft;
+    pub(super) fn reported(&mut self, reason: Reason) {
+        self.reported_left |= reason == Reason::FilesLeft;
     }
 
     pub(super) fn take_broken(&mut self) -> Option<(&'static str, String)> {
@@ -93,19 +93,19 @@ impl Truth {
         self.broken.get_or_insert((rule, what));
     }
 
-    /// A pod is about to be made.
+    /// A pod is about to be created.
     pub(super) fn pod_wanted(&mut self, kube: &Kube, pod: &Pod) {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let Some(object) = &kube.object else { return };
         let status = object.status.clone().unwrap_or_default();
         if !matches!(task(pod), Some(Task::Follow(_))) {
-            // An operator that was overtaken may be about to make a pod of an attempt that is over: the name refuses it, or
-            // the next round stops it. Its number was recorded all the same.
+            // An operator that lost leadership may be about to create the pod of an attempt that is over: the name
+            // makes the API server reject it, or the next reconcile stops it. Its number was recorded in any case.
             let number = name.rsplit('-').next().and_then(|number| number.parse::<i64>().ok());
             if number.is_none_or(|number| number > status.attempts) {
                 self.broke(
                     name::NUMBERS,
-                    format!("{name} is made and the status tells of {} attempts", status.attempts),
+                    format!("{name} is created and the status has {} attempts", status.attempts),
                 );
             }
         }
@@ -115,7 +115,7 @@ impl Truth {
             .iter()
             .any(|finalizer| finalizer == names::FINALIZER_BACKUP_FILES);
         if wanted && !held && matches!(task(pod), Some(Task::Backup(_))) {
-            self.broke(name::FINALIZERS, format!("{name} is made without a finalizer"));
+            self.broke(name::FINALIZERS, format!("{name} is created without a finalizer"));
         }
     }
 
@@ -129,7 +129,7 @@ impl Truth {
                 format!("{} attempts after {}", after.attempts, before.attempts),
             );
         }
-        // One write may end an attempt and begin the next.
+        // One write may end an attempt and begin the next one.
         let succeeded = after.last_success_date != before.last_success_date || (after.succeeded && !before.succeeded);
         if succeeded {
             self.good += 1;
@@ -154,7 +154,7 @@ impl Truth {
             {
                 self.broke(
                     name::DUE_ONCE,
-                    format!("{} stands for {scheduled} after {last}", current.pod),
+                    format!("{} serves {scheduled} after {last}", current.pod),
                 );
             }
             self.served = Some((scheduled, false));
@@ -171,7 +171,7 @@ impl Truth {
         if after.consecutive_failures > before.consecutive_failures {
             self.failed = Some((clock, after.consecutive_failures, before.attempted_with.clone()));
         }
-        self.store.heard(&after.backups);
+        self.store.reported(&after.backups);
         for record in &after.backups {
             if !self.files.contains(&record.location) {
                 self.broke(name::TRUTH, format!("{} was never written", record.location));
@@ -192,7 +192,7 @@ impl Truth {
 /// After every step.
 pub(super) fn check(kube: &Kube, now: i64, jumps: bool, _truth: &Truth) -> Option<(&'static str, String)> {
     let agents = kube.agents();
-    let stopped = |since: i64| jumps || now - since > STUCK;
+    let stopped = |since: i64| jumps || now - since > TERMINATING_TOO_LONG;
     let at_work: Vec<&str> = agents
         .iter()
         .filter(|(_, agent)| agent.component != "follow" && matches!(agent.state, State::Running | State::Waiting(_)))
@@ -212,7 +212,7 @@ pub(super) fn check(kube: &Kube, now: i64, jumps: bool, _truth: &Truth) -> Optio
     if records > RECORDS {
         return Some((name::BOUNDED, format!("{records} records")));
     }
-    // Five attempts of five minutes, and what their pods take to stop.
+    // Five attempts of five minutes each, and the time that their pods take to stop.
     if let Some(deleted) = kube.deleted_at
         && now - deleted > 3 * 3_600_000
     {
@@ -227,12 +227,15 @@ pub(super) fn check(kube: &Kube, now: i64, jumps: bool, _truth: &Truth) -> Optio
 /// After hours without faults.
 pub(super) fn check_end(kube: &Kube, truth: &Truth, now: i64) -> Option<(&'static str, String)> {
     let Some(object) = &kube.object else {
-        let ended =
-            truth.files.is_empty() || truth.deleted || truth.said_left || truth.vanished > 0 || !kube.wants_deletion();
+        let ended = truth.files.is_empty()
+            || truth.deleted
+            || truth.reported_left
+            || truth.vanished > 0
+            || !kube.wants_deletion();
         return (!ended).then(|| {
             (
                 name::FILES,
-                "the object is gone, its files are not, and nothing was said".into(),
+                "the object is gone, its files are not, and nothing was reported".into(),
             )
         });
     };

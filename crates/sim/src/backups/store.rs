@@ -1,5 +1,6 @@
-//! The store of an EtcdBackup: files by name, how each was proven, and what agents do to them. It keeps the contract of the real
-//! agent (`stateward_store::retention`, `crates/agent`); what a planner tells an agent decides whether that is safe.
+//! The store of an EtcdBackup: files by name, how each was proven, and what agents do to them. It follows the contract
+//! of the real agent (`stateward_store::retention`, `crates/agent`); the planner's task for an agent decides whether
+//! that is safe.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use stateward_api::etcd_backup::BackupRecord;
 
 use super::rules::name;
 
-/// What stood at the path of a one-shot backup before.
+/// What was at the path of a one-shot backup before.
 const BEFORE: &str = "before";
 
 /// A file.
@@ -18,20 +19,20 @@ struct File {
     begun: i64,
     /// Its content, as the name of the pod that wrote it.
     content: String,
-    /// The status has told that it is proven.
-    heard: bool,
+    /// The status has reported it as proven.
+    reported: bool,
     /// Another object wrote it.
     of_neighbour: bool,
 }
 
-/// A rule that was broken, and how.
+/// The name of a broken rule, and how it was broken.
 pub(super) type Broken = Option<(&'static str, String)>;
 
 /// All files, by location.
 #[derive(Default)]
 pub(super) struct Store {
     files: BTreeMap<String, File>,
-    /// The spec has asked for a proof by restoring from the beginning: what was only read back is not proven.
+    /// The spec has asked for a proof by restoring from the beginning: a backup that was only read back is not proven.
     pub(super) always_restores: bool,
 }
 
@@ -40,12 +41,12 @@ const PATH: &str = "b/k";
 const PERIODIC: &str = "b/k_";
 
 impl Store {
-    /// A good backup stands at the path of one-shots before anything begins.
+    /// A good backup is at the path of one-shots before anything begins.
     pub(super) fn new(always_restores: bool) -> Self {
         let before = File {
             begun: -1,
             content: BEFORE.into(),
-            heard: false,
+            reported: false,
             of_neighbour: false,
         };
         Self {
@@ -55,10 +56,10 @@ impl Store {
     }
 
     /// The status was written.
-    pub(super) fn heard(&mut self, records: &[BackupRecord]) {
+    pub(super) fn reported(&mut self, records: &[BackupRecord]) {
         for record in records.iter().filter(|record| record.verified.is_some()) {
             if let Some(file) = self.files.get_mut(&record.location) {
-                file.heard = true;
+                file.reported = true;
             }
         }
     }
@@ -68,7 +69,7 @@ impl Store {
         let file = File {
             begun: now,
             content: "neighbour".into(),
-            heard: false,
+            reported: false,
             of_neighbour: true,
         };
         self.files.insert(format!("b/k_n{now}"), file);
@@ -78,8 +79,8 @@ impl Store {
         self.files.retain(|_, file| !file.of_neighbour);
     }
 
-    /// The snapshot is sent, as far as that went. `proof`: what is read back is good; `None`: the agent is killed before that.
-    /// Returns where it is to be and where it is until then, what retention deleted, and what that broke.
+    /// Sends the snapshot, or a part of it. `proof`: what is read back is good; `None`: the agent is killed before
+    /// that. Returns its final and its temporary location, what retention deleted, and which rule that broke.
     pub(super) fn back_up(
         &mut self,
         task: &BackupTask,
@@ -98,7 +99,7 @@ impl Store {
         let file = File {
             begun: now,
             content: content.to_owned(),
-            heard: false,
+            reported: false,
             of_neighbour: false,
         };
         let mut record = BackupRecord {
@@ -158,7 +159,8 @@ impl Store {
         (self.always_restores && !by_restoring).then_some((name::IN_PLACE, what))
     }
 
-    /// Deletes as the agent does: proven and unproven ones counted apart, the proven ones only when this one is proven.
+    /// Applies retention as the agent does: proven and unproven backups are counted separately, and proven ones are
+    /// deleted only when this one is proven.
     fn retain(
         &mut self,
         retention: &Retention,
@@ -216,13 +218,13 @@ impl Store {
         let most = usize::try_from(retention.max_backups.unwrap_or(i64::MAX)).unwrap_or(usize::MAX);
         let left = self.proven(really);
         if broken.is_none() && left < before.min(most) {
-            let what = format!("{before} proven ones were there, {left} are left, {most} are to be kept");
+            let what = format!("of {before} proven ones {left} remain, {most} are to be kept");
             broken = Some((name::PROVEN_STAY, what));
         }
         (goes, broken)
     }
 
-    /// The files of an object that is being deleted go.
+    /// Deletes the files of an object that is being deleted.
     pub(super) fn delete(&mut self, task: &DeleteTask) -> Broken {
         let mut broken = None;
         let all = |key: &str| task.all_of_path && key.starts_with(PERIODIC);
@@ -242,7 +244,7 @@ impl Store {
     fn proven(&self, taken: Option<&str>) -> usize {
         let periodic = self.files.iter().filter(|(key, _)| key.starts_with(PERIODIC));
         periodic
-            .filter(|(key, file)| !file.of_neighbour && (file.heard || Some(key.as_str()) == taken))
+            .filter(|(key, file)| !file.of_neighbour && (file.reported || Some(key.as_str()) == taken))
             .count()
     }
 

@@ -1,4 +1,4 @@
-//! The proof of the planner of backups, and that the proof can fail.
+//! Tests the planner of backups, and that these tests can fail.
 
 use jiff::Timestamp;
 use stateward_api::EtcdBackup;
@@ -11,13 +11,13 @@ use super::rules::name;
 use super::{BackupSubject, REAL_BACKUPS, run_backups};
 
 const HISTORIES: u64 = 100;
-/// Within so many histories a broken planner must be caught.
+/// A broken planner must be caught within so many histories.
 const SEEDS: u64 = 1000;
 
 #[test]
 fn histories_of_backups_keep_every_rule() {
     let mut backups = 0;
-    // 424: a pod that another operator made late, while the object was being deleted.
+    // 424: a pod that another operator created late, while the object was being deleted.
     for seed in (0..HISTORIES).chain([424]) {
         let outcome = run_backups(&REAL_BACKUPS, seed, false);
         if let Some(broken) = outcome.broken {
@@ -41,10 +41,10 @@ fn caught(what: &'static str, broken: fn(&EtcdBackup, &World, Timestamp) -> Plan
 
 fn caught_as(subject: &BackupSubject, rules: &[&str]) {
     for seed in 0..SEEDS {
-        if let Some((rule, words)) = run_backups(subject, seed, false).broken {
+        if let Some((rule, message)) = run_backups(subject, seed, false).broken {
             assert!(
                 rules.contains(&rule),
-                "{}: seed {seed} was caught by \"{rule}\": {words}",
+                "{}: seed {seed} was caught by \"{rule}\": {message}",
                 subject.name
             );
             return;
@@ -70,7 +70,7 @@ fn attempts_that_are_not_recorded() {
 }
 
 #[test]
-fn a_pod_that_waits_is_held_for_gone() {
+fn a_pod_that_waits_counts_as_gone() {
     fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
         let mut world = world.clone();
         world
@@ -78,7 +78,11 @@ fn a_pod_that_waits_is_held_for_gone() {
             .retain(|_, agent| !matches!(agent.state, State::Waiting(_)) || agent.component == "follow");
         plan(backup, &world, now)
     }
-    caught("waiting is gone", broken, &[name::ONE_AT_A_TIME, name::CONVERGES]);
+    caught(
+        "waiting counts as missing",
+        broken,
+        &[name::ONE_AT_A_TIME, name::CONVERGES],
+    );
 }
 
 #[test]
@@ -103,7 +107,7 @@ fn writes_without_their_resource_version() {
 }
 
 #[test]
-fn a_death_counts_as_success() {
+fn a_crash_counts_as_success() {
     fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
         let mut world = world.clone();
         for agent in world.agents.values_mut() {
@@ -121,7 +125,7 @@ fn a_death_counts_as_success() {
         }
         plan(backup, &world, now)
     }
-    caught("death is success", broken, &[name::TRUTH]);
+    caught("a crash is success", broken, &[name::TRUTH]);
 }
 
 #[test]
@@ -143,7 +147,7 @@ fn records_without_a_bound() {
 fn failed_deletions_are_not_counted() {
     fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
         let mut world = world.clone();
-        // a store that never answers
+        // a store that never responds
         for agent in world.agents.values_mut() {
             if agent.component == "delete" && matches!(agent.state, State::Said(_)) {
                 agent.state = State::Died("no network".into());
@@ -200,7 +204,7 @@ fn failures_are_tried_again_at_once() {
         }
         plan
     }
-    caught("no patience", broken, &[name::PATIENCE]);
+    caught("no backoff", broken, &[name::PATIENCE]);
 }
 
 #[test]
@@ -216,17 +220,17 @@ fn no_finalizer_is_set() {
     caught("no finalizer", broken, &[name::FINALIZERS]);
 }
 
-/// The same plan with other words to the pod it makes.
-fn told(mut plan: Plan, edit: impl Fn(&mut Task)) -> Plan {
+/// The same plan with an edited task for the pod that it creates.
+fn with_task(mut plan: Plan, edit: impl Fn(&mut Task)) -> Plan {
     for effect in &mut plan.effects {
         let Effect::CreatePod(pod) = effect else { continue };
         let containers = pod.spec.iter_mut().flat_map(|spec| &mut spec.containers);
         for variable in containers.flat_map(|container| container.env.iter_mut().flatten()) {
-            let told = variable
+            let task = variable
                 .value
                 .as_deref()
                 .and_then(|text| serde_json::from_str(text).ok());
-            if let Some(mut task) = told.filter(|_| variable.name == TASK) {
+            if let Some(mut task) = task.filter(|_| variable.name == TASK) {
                 edit(&mut task);
                 variable.value = serde_json::to_string(&task).ok();
             }
@@ -238,7 +242,7 @@ fn told(mut plan: Plan, edit: impl Fn(&mut Task)) -> Plan {
 #[test]
 fn retention_before_the_proof() {
     fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
-        told(plan(backup, world, now), |task| {
+        with_task(plan(backup, world, now), |task| {
             if let Task::Backup(task) = task
                 && task.periodic
             {
@@ -252,7 +256,7 @@ fn retention_before_the_proof() {
 #[test]
 fn leftovers_of_killed_agents_count_as_proven() {
     fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
-        told(plan(backup, world, now), |task| {
+        with_task(plan(backup, world, now), |task| {
             if let Task::Backup(BackupTask { retention, .. }) | Task::Prove(ProveTask { retention, .. }) = task {
                 retention.proven.clear();
             }
@@ -264,7 +268,7 @@ fn leftovers_of_killed_agents_count_as_proven() {
 #[test]
 fn nothing_is_let_go() {
     fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
-        told(plan(backup, world, now), |task| {
+        with_task(plan(backup, world, now), |task| {
             if let Task::Backup(BackupTask { retention, .. }) | Task::Prove(ProveTask { retention, .. }) = task {
                 retention.max_backups = None;
             }
@@ -276,7 +280,7 @@ fn nothing_is_let_go() {
 #[test]
 fn a_single_backup_takes_its_place_before_it_is_proven() {
     fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
-        told(plan(backup, world, now), |task| {
+        with_task(plan(backup, world, now), |task| {
             if let Task::Backup(task) = task
                 && !task.periodic
             {
@@ -290,7 +294,7 @@ fn a_single_backup_takes_its_place_before_it_is_proven() {
 #[test]
 fn what_stood_at_the_path_is_deleted_with_an_object_that_never_was_there() {
     fn broken(backup: &EtcdBackup, world: &World, now: Timestamp) -> Plan {
-        told(plan(backup, world, now), |task| {
+        with_task(plan(backup, world, now), |task| {
             if let Task::Delete(task) = task {
                 task.locations
                     .iter_mut()
@@ -298,7 +302,7 @@ fn what_stood_at_the_path_is_deleted_with_an_object_that_never_was_there() {
             }
         })
     }
-    caught("deletes what stands there", broken, &[name::IN_PLACE]);
+    caught("deletes what is at the path", broken, &[name::IN_PLACE]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The API server's part: one EtcdBackup and its pods, what users do to them and what befalls them.
+//! The API server: one EtcdBackup and its pods, edits by users, and faults.
 
 use std::collections::BTreeMap;
 
@@ -12,53 +12,49 @@ use stateward_plan::agent::{Agent, State};
 
 use super::rules::Truth;
 use super::time;
-use crate::dice::Dice;
+use crate::rng::Rng;
 
-/// What becomes of a pod, drawn when it is made.
+/// How a pod runs and ends, drawn when it is created.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fate {
+pub(super) struct Script {
     starts_after: i64,
     /// `None`: it hangs.
     works_for: Option<i64>,
     end: End,
-    /// Its node goes away.
-    node_dies: bool,
+    /// Its node becomes unavailable.
+    node_fails: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Good,
     Fails,
-    Dies,
+    Crashes,
 }
 
-impl Fate {
+impl Script {
     pub(super) fn good() -> Self {
         Self {
             starts_after: 500,
             works_for: Some(2000),
             end: End::Good,
-            node_dies: false,
+            node_fails: false,
         }
     }
 
-    pub(super) fn draw(dice: &mut Dice, nodes_die: bool) -> Self {
-        let ms = |dice: &mut Dice, most: u64| i64::try_from(dice.between(50, most)).unwrap_or(50);
-        let starts_after = if dice.per_mille(30) { i64::MAX } else { ms(dice, 8000) };
-        let end = match dice.between(0, 9) {
+    pub(super) fn draw(rng: &mut Rng, nodes_fail: bool) -> Self {
+        let ms = |rng: &mut Rng, most: u64| i64::try_from(rng.between(50, most)).unwrap_or(50);
+        let starts_after = if rng.per_mille(30) { i64::MAX } else { ms(rng, 8000) };
+        let end = match rng.between(0, 9) {
             0..=5 => End::Good,
             6..=7 => End::Fails,
-            _ => End::Dies,
+            _ => End::Crashes,
         };
         Self {
             starts_after,
-            works_for: if dice.per_mille(40) {
-                None
-            } else {
-                Some(ms(dice, 30_000))
-            },
+            works_for: if rng.per_mille(40) { None } else { Some(ms(rng, 30_000)) },
             end,
-            node_dies: nodes_die && dice.per_mille(20),
+            node_fails: nodes_fail && rng.per_mille(20),
         }
     }
 }
@@ -69,9 +65,9 @@ struct Body {
     created: i64,
     state: State,
     terminating: Option<i64>,
-    /// When it is gone after that.
+    /// When its object disappears after that.
     gone_at: i64,
-    fate: Fate,
+    script: Script,
 }
 
 /// The API server.
@@ -91,23 +87,23 @@ pub(super) struct Kube {
 }
 
 impl Kube {
-    pub(super) fn new(dice: &mut Dice) -> Self {
+    pub(super) fn new(rng: &mut Rng) -> Self {
         let mut spec = json!({"clusterRef": {"name": "c"}, "s3": {"path": "b/k", "awsSecret": "aws"}});
-        match dice.between(0, 3) {
+        match rng.between(0, 3) {
             0 => {}
             1 => spec["schedule"] = json!("*/10 * * * *"),
             _ => spec["backupPolicy"] = json!({"backupIntervalInSecond": 300, "timeoutInSecond": 120}),
         }
-        if dice.per_mille(300) {
+        if rng.per_mille(300) {
             spec["verify"] = json!("Restore");
         }
-        if dice.per_mille(400) {
+        if rng.per_mille(400) {
             spec["deletionPolicy"] = json!("Delete");
         }
-        if dice.per_mille(300) && (spec["schedule"].is_string() || spec["backupPolicy"].is_object()) {
+        if rng.per_mille(300) && (spec["schedule"].is_string() || spec["backupPolicy"].is_object()) {
             spec["continuous"] = json!(true);
         }
-        if dice.per_mille(500) && spec["backupPolicy"].is_object() {
+        if rng.per_mille(500) && spec["backupPolicy"].is_object() {
             spec["backupPolicy"]["maxBackups"] = json!(3);
         }
         let metadata = json!({"name": "nightly", "namespace": "n", "uid": "u", "generation": 1, "resourceVersion": "1",
@@ -115,7 +111,7 @@ impl Kube {
         let object: Option<EtcdBackup> = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).ok();
         let neighbour = object
             .clone()
-            .filter(|object| object.spec.plan.is_periodic() && dice.per_mille(250));
+            .filter(|object| object.spec.plan.is_periodic() && rng.per_mille(250));
         let neighbour = neighbour.map(|mut neighbour| {
             neighbour.metadata.name = Some("earlier".into());
             neighbour.metadata.uid = Some("n".into());
@@ -136,12 +132,12 @@ impl Kube {
         }
     }
 
-    /// A proof by restoring has been asked for from the beginning.
+    /// The spec has asked for a proof by restoring from the beginning.
     pub(super) fn always_restores(&self) -> bool {
         self.good["verify"] == json!("Restore") && !self.verify_edited
     }
 
-    /// The spec said so when the object was last there.
+    /// The spec said so when the object last existed.
     pub(super) fn wants_deletion(&self) -> bool {
         self.wanted_deletion
     }
@@ -171,7 +167,7 @@ impl Kube {
             .collect()
     }
 
-    /// The status before and the object after; `None`: it has changed since it was seen.
+    /// The status before and the object after; `None`: the object changed since it was read.
     pub(super) fn write_status(
         &mut self,
         seen: &EtcdBackup,
@@ -182,7 +178,7 @@ impl Kube {
             return None;
         }
         let old = self.object.clone()?;
-        // Times have whole seconds once they were written.
+        // Stored times have whole seconds.
         let text = serde_json::to_string(status).ok()?;
         self.object.as_mut()?.status = serde_json::from_str(&text).ok();
         self.touch();
@@ -204,7 +200,7 @@ impl Kube {
         true
     }
 
-    pub(super) fn create(&mut self, mut pod: Pod, now: i64, fate: Fate) -> bool {
+    pub(super) fn create(&mut self, mut pod: Pod, now: i64, script: Script) -> bool {
         let name = pod.metadata.name.clone().unwrap_or_default();
         if self.bodies.contains_key(&name) {
             return false;
@@ -217,13 +213,13 @@ impl Kube {
             state: State::Waiting(None),
             terminating: None,
             gone_at: i64::MAX,
-            fate,
+            script,
         };
         self.bodies.insert(name, body);
         true
     }
 
-    pub(super) fn delete(&mut self, name: &str, uid: &str, now: i64, dice: &mut Dice) -> bool {
+    pub(super) fn delete(&mut self, name: &str, uid: &str, now: i64, rng: &mut Rng) -> bool {
         let Some(body) = self.bodies.get_mut(name) else {
             return true;
         };
@@ -236,13 +232,13 @@ impl Kube {
         }
         if body.terminating.is_none() {
             body.terminating = Some(now);
-            let takes = i64::try_from(dice.between(10, 10_000)).unwrap_or(10);
-            body.gone_at = if body.fate.node_dies { i64::MAX } else { now + takes };
+            let takes = i64::try_from(rng.between(10, 10_000)).unwrap_or(10);
+            body.gone_at = if body.script.node_fails { i64::MAX } else { now + takes };
         }
         true
     }
 
-    /// A pod whose node does not answer is taken out of the API. It may work on, unseen.
+    /// Deletes the object of a pod whose node does not respond. The pod may continue to run, unobserved.
     pub(super) fn forget(&mut self, name: &str, uid: &str) -> bool {
         let same = |body: &Body| body.pod.metadata.uid.as_deref() == Some(uid);
         if self.bodies.get(name).is_some_and(same) {
@@ -251,55 +247,55 @@ impl Kube {
         true
     }
 
-    /// When something happens next by itself.
+    /// When the next event happens by itself.
     pub(super) fn next_event(&self) -> Option<i64> {
         self.bodies.values().map(Self::due).min().filter(|due| *due < i64::MAX)
     }
 
     fn due(body: &Body) -> i64 {
-        let starts = body.created.saturating_add(body.fate.starts_after);
+        let starts = body.created.saturating_add(body.script.starts_after);
         let work = match body.state {
             State::Waiting(_) => starts,
             State::Running if follows(&body.pod) => i64::MAX,
             State::Running => starts
-                .saturating_add(body.fate.works_for.unwrap_or(i64::MAX))
+                .saturating_add(body.script.works_for.unwrap_or(i64::MAX))
                 .min(deadline(body)),
             State::Said(_) | State::Died(_) | State::TimedOut(_) => i64::MAX,
         };
         work.min(body.gone_at)
     }
 
-    /// Lets pods go on. Returns what happened.
+    /// Advances the pods. Returns what happened.
     pub(super) fn advance(&mut self, now: i64, truth: &mut Truth) -> Vec<String> {
         let always_restores = self.always_restores();
-        let mut story = Vec::new();
+        let mut lines = Vec::new();
         let mut gone = Vec::new();
         for (name, body) in &mut self.bodies {
             if body.gone_at <= now {
-                story.push(format!("pod {name} has stopped"));
+                lines.push(format!("pod {name} has stopped"));
                 gone.push(name.clone());
                 continue;
             }
-            if body.fate.node_dies && body.terminating.is_some() {
+            if body.script.node_fails && body.terminating.is_some() {
                 continue;
             }
-            let starts = body.created.saturating_add(body.fate.starts_after);
+            let starts = body.created.saturating_add(body.script.starts_after);
             match body.state {
                 State::Waiting(_) if starts <= now => {
                     body.state = State::Running;
-                    story.push(format!("pod {name} runs"));
+                    lines.push(format!("pod {name} runs"));
                 }
                 State::Running if !follows(&body.pod) => {
-                    let ends = starts.saturating_add(body.fate.works_for.unwrap_or(i64::MAX));
-                    if body.fate.node_dies {
-                        // nobody hears of it again
+                    let ends = starts.saturating_add(body.script.works_for.unwrap_or(i64::MAX));
+                    if body.script.node_fails {
+                        // nothing is reported about it again
                     } else if ends <= now {
                         truth.store.always_restores = always_restores;
-                        body.state = end(&body.pod, body.fate.end, now, truth);
-                        story.push(format!("pod {name} ends: {:?}", body.state));
+                        body.state = end(&body.pod, body.script.end, now, truth);
+                        lines.push(format!("pod {name} ends: {:?}", body.state));
                     } else if deadline(body) <= now {
                         body.state = State::TimedOut("DeadlineExceeded: Pod was active longer than specified".into());
-                        story.push(format!("pod {name} is ended by its deadline"));
+                        lines.push(format!("pod {name} is ended by its deadline"));
                     }
                 }
                 _ => {}
@@ -308,15 +304,15 @@ impl Kube {
         for name in gone {
             self.bodies.remove(&name);
         }
-        story
+        lines
     }
 
-    /// What the user does now and then.
-    pub(super) fn user(&mut self, now: i64, dice: &mut Dice) -> Option<String> {
-        if !dice.per_mille(8) || self.object.is_none() {
+    /// An action of the user.
+    pub(super) fn user(&mut self, now: i64, rng: &mut Rng) -> Option<String> {
+        if !rng.per_mille(8) || self.object.is_none() {
             return None;
         }
-        if dice.per_mille(15) && self.deleted_at.is_none() {
+        if rng.per_mille(15) && self.deleted_at.is_none() {
             self.deleted_at = Some(now);
             let object = self.object.as_mut()?;
             object.metadata.deletion_timestamp = Some(Time(time(now)));
@@ -327,12 +323,12 @@ impl Kube {
             }
             return Some("the user deletes the object".into());
         }
-        if dice.per_mille(200) {
+        if rng.per_mille(200) {
             self.secret += 1;
             return Some("the user changes the secret".into());
         }
         let mut spec = serde_json::to_value(&self.object.as_ref()?.spec).ok()?;
-        let what = match dice.between(0, 5) {
+        let what = match rng.between(0, 5) {
             0 => {
                 spec["suspend"] = json!(!spec["suspend"].as_bool().unwrap_or(false));
                 "suspend"
@@ -342,11 +338,11 @@ impl Kube {
                 "no store"
             }
             2 if spec["backupPolicy"].is_object() => {
-                spec["backupPolicy"]["backupIntervalInSecond"] = json!(dice.between(1, 10) * 60);
+                spec["backupPolicy"]["backupIntervalInSecond"] = json!(rng.between(1, 10) * 60);
                 "another interval"
             }
             3 if spec["backupPolicy"].is_object() => {
-                spec["backupPolicy"]["maxBackups"] = json!(dice.between(1, 30));
+                spec["backupPolicy"]["maxBackups"] = json!(rng.between(1, 30));
                 "another retention"
             }
             4 => {
@@ -372,37 +368,37 @@ impl Kube {
         Some(())
     }
 
-    /// The user's last wish is one that can be fulfilled.
-    pub(super) fn mend(&mut self) {
+    /// The user's last spec can be satisfied.
+    pub(super) fn heal(&mut self) {
         let _nothing_to_edit = self.edit(self.good.clone());
     }
 
-    /// Nodes come back or are taken out, and their pods with them.
+    /// Nodes come back or are removed, and their pods with them.
     pub(super) fn revive(&mut self) {
-        self.bodies.retain(|_, body| !body.fate.node_dies);
+        self.bodies.retain(|_, body| !body.script.node_fails);
         for body in self.bodies.values_mut() {
-            body.fate = Fate {
-                starts_after: body.fate.starts_after.min(60_000),
-                ..body.fate
+            body.script = Script {
+                starts_after: body.script.starts_after.min(60_000),
+                ..body.script
             };
         }
     }
 
-    /// A pod is gone without a word.
-    pub(super) fn fault(&mut self, _now: i64, dice: &mut Dice, nodes: bool, truth: &mut Truth) -> Option<String> {
-        if !dice.per_mille(3) {
+    /// A pod disappears without an outcome.
+    pub(super) fn fault(&mut self, _now: i64, rng: &mut Rng, nodes: bool, truth: &mut Truth) -> Option<String> {
+        if !rng.per_mille(3) {
             return None;
         }
         let names: Vec<String> = self.bodies.keys().cloned().collect();
-        let name = dice.pick(&names)?.clone();
+        let name = rng.pick(&names)?.clone();
         let body = self.bodies.get(&name)?;
-        // The pod of a node that is gone works on, unseen: only its node's removal takes it away.
-        if body.fate.node_dies && !nodes {
+        // The pod of a lost node continues to run, unobserved, until its node is removed.
+        if body.script.node_fails && !nodes {
             return None;
         }
         self.bodies.remove(&name);
         truth.vanished();
-        Some(format!("pod {name} is taken away"))
+        Some(format!("pod {name} is removed"))
     }
 }
 
@@ -416,11 +412,11 @@ fn follows(pod: &Pod) -> bool {
 
 fn deadline(body: &Body) -> i64 {
     let seconds = body.pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
-    let starts = body.created.saturating_add(body.fate.starts_after);
+    let starts = body.created.saturating_add(body.script.starts_after);
     seconds.map_or(i64::MAX, |seconds| starts.saturating_add(seconds * 1000))
 }
 
-/// What a pod was told.
+/// The task of a pod.
 pub(super) fn task(pod: &Pod) -> Option<Task> {
     let env = pod.spec.as_ref()?.containers.first()?.env.as_ref()?;
     let text = env.iter().find(|env| env.name == TASK)?.value.as_ref()?;
@@ -430,13 +426,13 @@ pub(super) fn task(pod: &Pod) -> Option<Task> {
 fn end(pod: &Pod, end: End, now: i64, truth: &mut Truth) -> State {
     let content = pod.metadata.name.clone().unwrap_or_default();
     let outcome = match (end, task(pod)) {
-        (End::Dies, Some(Task::Backup(task))) if now % 2 == 0 => {
+        (End::Crashes, Some(Task::Backup(task))) if now % 2 == 0 => {
             let (_, _, broken) = truth.store.back_up(&task, (now, &content), None);
             truth.did(broken);
             return State::Died("its container ended with code 137 (OOMKilled)".into());
         }
-        (End::Dies, _) | (_, None) => {
-            // It may have been done all the same.
+        (End::Crashes, _) | (_, None) => {
+            // It may have been done nevertheless.
             return State::Died("its container ended with code 137 (OOMKilled)".into());
         }
         (End::Fails, Some(Task::Backup(task))) => {
@@ -450,7 +446,7 @@ fn end(pod: &Pod, end: End, now: i64, truth: &mut Truth) -> State {
         }
         (End::Fails, _) => Outcome::Failed(Failure {
             reason: "StoreUnreachable".into(),
-            message: "the store does not answer".into(),
+            message: "the store does not respond".into(),
             retry: true,
         }),
         (End::Good, Some(Task::Backup(task))) => {

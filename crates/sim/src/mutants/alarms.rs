@@ -1,26 +1,32 @@
-//! Planners that are careless about alarms, about whose data is right, and about telling what lasts.
+//! Planners with mistakes about alarms, about whose data is right, and about reporting lasting problems.
 
 use jiff::Timestamp;
 use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{Alarm, Bootstrap, Effect, Intent, MemberId, Plan, Record, Storage, World, plan};
 
 use super::{Mutant, caught_in};
-use crate::dice::Dice;
 use crate::profile::Profile;
 use crate::queue::Id;
+use crate::rng::Rng;
 use crate::rules::name;
 use crate::sim::{Sim, Violation};
 use crate::subject::Subject;
-use crate::user::wish;
+use crate::user::first_intent;
 
-/// Each with the rules that may catch it first.
+/// Each mutant with the rules that may catch it first.
 pub(super) fn all() -> Vec<Mutant> {
     vec![
-        caught_in("calls it well", the_report_hides_alarms, of_nobody, &[name::ALARMED]).alone(),
         caught_in(
-            "ignores alarms of the gone",
+            "reports it as healthy",
+            the_report_hides_alarms,
+            of_no_member,
+            &[name::ALARMED],
+        )
+        .alone(),
+        caught_in(
+            "ignores alarms of removed members",
             alarms_of_the_gone_are_ignored,
-            of_nobody,
+            of_no_member,
             &[name::ALARMED],
         ),
         caught_in(
@@ -31,7 +37,7 @@ pub(super) fn all() -> Vec<Mutant> {
         )
         .alone(),
         caught_in(
-            "replaces who is right",
+            "replaces the member that is right",
             who_is_right_is_replaced,
             a_follower_differs,
             &[name::EVIDENCE],
@@ -44,10 +50,10 @@ pub(super) fn all() -> Vec<Mutant> {
         )
         .alone(),
         caught_in(
-            "keeps troubles to itself",
-            what_lasts_is_not_told,
+            "does not report lasting problems",
+            lasting_problems_are_not_reported,
             no_images,
-            &[name::TOLD],
+            &[name::REPORTED],
         )
         .alone(),
     ]
@@ -61,7 +67,7 @@ fn three(subject: &Subject, prepare: impl FnOnce(&mut Sim<'_>), then: impl FnOnc
         version: EtcdVersion::new(3, 6, 16),
         bootstrap: Bootstrap::SeedThenJoin,
         storage: Storage::Durable { bytes: 1 << 30 },
-        ..wish(&mut Dice::new(1))
+        ..first_intent(&mut Rng::new(1))
     });
     sim.wake_operator(0, 5);
     sim.calm = true;
@@ -72,12 +78,12 @@ fn three(subject: &Subject, prepare: impl FnOnce(&mut Sim<'_>), then: impl FnOnc
 }
 
 fn raise(sim: &mut Sim<'_>) {
-    if let Some(cluster) = sim.ledger.founded.first().copied() {
+    if let Some(cluster) = sim.truth.bootstrapped.first().copied() {
         sim.raise(cluster, MemberId(0), Alarm::Corrupt);
     }
 }
 
-fn of_nobody(subject: &Subject) -> Option<Violation> {
+fn of_no_member(subject: &Subject) -> Option<Violation> {
     three(subject, |_| {}, raise)
 }
 
@@ -130,7 +136,7 @@ fn alarms_of_the_gone_are_ignored(intent: &Intent, record: &Record, world: &Worl
     plan(intent, record, &world, now)
 }
 
-/// What a planner makes of hashes that are not what they are, without looking again.
+/// The plan for hashes that are wrong, without reading them again.
 fn misled(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     plan.effects
@@ -146,7 +152,7 @@ fn an_alarm_is_disarmed_early(intent: &Intent, record: &Record, world: &World, n
     misled(intent, record, &world, now)
 }
 
-/// The one that differs and one of the others change places.
+/// Exchanges the member that differs with one of the others.
 fn who_is_right_is_replaced(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut world = world.clone();
     let mut hashes: Vec<_> = world.hashes.iter().map(|(id, hash)| (*hash, *id)).collect();
@@ -183,7 +189,7 @@ fn a_member_is_added_under_a_wrong_leader(intent: &Intent, record: &Record, worl
     plan
 }
 
-fn what_lasts_is_not_told(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+fn lasting_problems_are_not_reported(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut world = world.clone();
     for pod in world.pods.values_mut() {
         if let Some(blocked) = &mut pod.blocked {

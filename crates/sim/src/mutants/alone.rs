@@ -1,5 +1,5 @@
-//! For each rule one mutant that no other rule catches: were the rule not there, nobody would notice. Those of some rules
-//! are with their subject.
+//! For each rule one mutant that no other rule catches: it shows that the rule is needed. Those of some rules are with
+//! their subject.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) fn all() -> Vec<Mutant> {
         caught_in(
             "two followers at once",
             two_followers_at_once,
-            scenes::roll_of_five,
+            scenes::rollout_of_five,
             &[name::QUORUM],
         ),
         caught_in("promotes twice", promotes_twice, scenes::creation, &[name::ONE_CHANGE]),
@@ -27,7 +27,7 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::ONE_BOOTSTRAP],
         ),
         caught_in(
-            "deletes what is silent",
+            "deletes what does not reply",
             planner::data_of_listed_members_is_deleted,
             scenes::a_frozen_member,
             &[name::DATA],
@@ -45,10 +45,10 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::NO_RESTART],
         ),
         caught_in(
-            "waits in silence",
+            "waits without a message",
             planner::waiting_is_not_explained,
             scenes::a_frozen_member,
-            &[name::WORDS],
+            &[name::MESSAGES],
         ),
         caught_in(
             "touches what is paused",
@@ -57,16 +57,16 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::PAUSED],
         ),
         caught_in(
-            "restarts whoever leads",
-            planner::the_leader_is_restarted_without_handing_over,
-            scenes::roll,
+            "restarts the leader only",
+            planner::the_leader_is_restarted_without_a_transfer,
+            scenes::rollout,
             &[name::LEADER],
         ),
         caught_in(
-            "removes a stranger",
-            removes_a_stranger,
-            scenes::a_stranger,
-            &[name::STRANGERS],
+            "removes a foreign member",
+            removes_a_foreign_member,
+            scenes::a_foreign_member,
+            &[name::FOREIGN_MEMBERS],
         ),
         caught_in(
             "drops by name",
@@ -76,8 +76,8 @@ pub(super) fn all() -> Vec<Mutant> {
         )
         .without(Kind::BackupUid),
         caught_in(
-            "asks without a loss",
-            asks_without_a_loss,
+            "requests a restore without a loss",
+            requests_without_a_loss,
             scenes::a_minute,
             &[name::REMEMBERED],
         ),
@@ -90,7 +90,7 @@ pub(super) fn all() -> Vec<Mutant> {
         caught_in(
             "restarts the only one in memory",
             restarts_the_only_one,
-            scenes::roll_of_one_in_memory,
+            scenes::rollout_of_one_in_memory,
             &[name::WRITES],
         ),
         caught_in(
@@ -100,9 +100,9 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::RESTORE_ONCE],
         ),
         caught_in(
-            "takes up what was taken back",
+            "begins a deleted restore",
             plan,
-            scenes::a_restore_taken_back,
+            scenes::a_deleted_restore,
             &[name::RESTORE_ASKED],
         )
         .without(Kind::RestoreAsked),
@@ -139,10 +139,10 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::RESTORE_RETAINS],
         ),
         caught_in(
-            "stops for a refused pod",
-            planner::members_are_stopped_before_anybody_asks_for_their_successors,
-            scenes::a_refused_pod,
-            &[name::REFUSED_POD],
+            "stops for a rejected pod",
+            planner::members_are_stopped_before_their_successors_are_tried,
+            scenes::a_rejected_pod,
+            &[name::REJECTED_POD],
         ),
         caught_in(
             "restores what is too new",
@@ -163,14 +163,14 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::VERSIONS],
         ),
         caught_in(
-            "drops the authority early",
-            trust::the_old_authority_is_dropped_before_the_new_certificates_are_seen,
-            scenes::another_authority,
+            "drops the CA early, alone",
+            trust::the_old_ca_is_dropped_before_the_new_certificates_are_seen,
+            scenes::another_ca,
             &[name::TRUST],
         ),
         caught_in(
             "leaves learners",
-            planner::nobody_is_promoted,
+            planner::no_learner_is_promoted,
             scenes::creation,
             &[name::CONVERGES],
         ),
@@ -206,7 +206,7 @@ fn promotes_twice(intent: &Intent, record: &Record, world: &World, now: Timestam
     plan
 }
 
-/// The record of the first member is written when that one serves.
+/// Writes the record of the first member only when that member serves.
 fn records_it_later(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     if record.bootstrap.is_none() && world.list.is_none() {
@@ -239,22 +239,22 @@ fn restarts_for_labels(intent: &Intent, record: &Record, world: &World, now: Tim
     plan
 }
 
-fn removes_a_stranger(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+fn removes_a_foreign_member(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     if plan.effects.is_empty() {
-        plan.effects = planner::strangers_are_removed(intent, record, world, now).effects;
+        plan.effects = planner::foreign_members_are_removed(intent, record, world, now).effects;
         plan.effects.truncate(1);
     }
     plan
 }
 
-fn asks_without_a_loss(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+fn requests_without_a_loss(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     plan.record.asked = Some("demo-recovery".into());
     plan
 }
 
-/// It has no durable data: what it holds is gone with its pod.
+/// It has no durable data: its data is lost with its pod.
 fn restarts_the_only_one(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     let outdated = listed(intent, world).find(|(member, _)| {

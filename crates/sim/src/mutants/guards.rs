@@ -1,5 +1,5 @@
-//! The planner with drivers that do not keep one guard. What a guard is there for happens between the plan and the step:
-//! where that is rare in what is drawn, a scene makes it happen.
+//! The planner with drivers that do not check one guard. Guards protect against changes between the plan and the step:
+//! where such a change is rare in drawn histories, a scene causes it.
 
 use std::time::Duration;
 
@@ -54,24 +54,24 @@ fn of(kind: Kind) -> Mutant {
         Kind::RecordUnmodified => scene("without RecordUnmodified", two_operators_begin, &[name::ONE_BOOTSTRAP]),
         Kind::RestoreAsked => scene(
             "without RestoreAsked",
-            scenes::a_restore_taken_back,
+            scenes::a_deleted_restore,
             &[name::RESTORE_ASKED],
         ),
     };
     mutant.without(kind)
 }
 
-/// Stale caches show no pod: the old members seem to have stopped.
+/// Stale caches return no pods: the old members seem to have stopped.
 pub(super) fn a_restore_by_an_operator_that_sees_no_pods(subject: &Subject) -> Option<Violation> {
     let mut sim = at_rest(subject, three());
     let backup = sim.take_backup();
-    sim.operators[0].blind_to_pods = true;
-    sim.ask_for_restore(backup, true);
-    until(&mut sim, |sim| sim.ledger.founded.len() > 1);
+    sim.operators[0].sees_no_pods = true;
+    sim.user_requests_restore(backup, true);
+    until(&mut sim, |sim| sim.truth.bootstrapped.len() > 1);
     sim.broken
 }
 
-/// Between the plan and the new pod of a member, another operator brings a rotation to its end.
+/// Between the plan and the new pod of a member, another operator completes a rotation.
 fn a_rotation_behind_a_new_pod(subject: &Subject) -> Option<Violation> {
     after(at_rest_with_tls(subject), |sim| {
         let name = sim.processes[followers(sim).first()?].name.clone();
@@ -83,7 +83,7 @@ fn a_rotation_behind_a_new_pod(subject: &Subject) -> Option<Violation> {
     })
 }
 
-/// A majority is lost with its nodes and its claims. The nodes are there again when the survivor is about to become the
+/// A majority is lost with its nodes and its claims. The nodes exist again when the survivor is about to become the
 /// cluster.
 pub(super) fn nodes_that_are_back(subject: &Subject) -> Option<Violation> {
     let recovery = Recovery::FromSurvivor(Duration::from_secs(5));
@@ -143,12 +143,12 @@ fn until_about_to_delete(sim: &mut Sim<'_>) -> Option<MemberName> {
     Some(member.clone())
 }
 
-/// `spec.backup` is gone, and a user has made an EtcdBackup of the name that was kept for it.
+/// `spec.backup` was removed, and a user has created an EtcdBackup with the name that it used.
 pub(super) fn another_backup_of_that_name(subject: &Subject) -> Option<Violation> {
     let mut sim = at_rest(subject, three());
     let (ours, theirs) = (sim.kube.new_id(), sim.kube.new_id());
     let backup = |id, owner| Some(BackupObject { id, owner });
-    sim.kube.kept_backup = backup(ours, Some(sim.ledger.owner));
+    sim.kube.kept_backup = backup(ours, Some(sim.truth.owner));
     sim.kube.changed = true;
     until_about_to(&mut sim, |effect| matches!(effect, Effect::DropBackup { .. }));
     sim.kube.kept_backup = backup(theirs, None);
@@ -156,7 +156,7 @@ pub(super) fn another_backup_of_that_name(subject: &Subject) -> Option<Violation
     sim.broken
 }
 
-/// A pod that cannot run is to be made again with a corrected spec, and runs in that moment.
+/// A pod that cannot run is to be replaced with a corrected spec, and starts to run in that moment.
 fn a_pod_that_runs_by_now(subject: &Subject) -> Option<Violation> {
     after(at_rest(subject, three()), |sim| {
         sim.edit(|intent| intent.template = "t1-bad-image".into());
@@ -176,7 +176,7 @@ fn a_pod_that_runs_by_now(subject: &Subject) -> Option<Violation> {
     })
 }
 
-/// A member that crashed again and again has another pod by now, which runs.
+/// A member that crashed repeatedly has another pod by now, which runs.
 fn a_lost_member_with_a_new_pod(subject: &Subject) -> Option<Violation> {
     after(at_rest(subject, three()), |sim| {
         let pod = followers(sim).first().copied()?;
@@ -194,11 +194,11 @@ fn a_lost_member_with_a_new_pod(subject: &Subject) -> Option<Violation> {
     })
 }
 
-/// A stale cache shows no claim of a member whose pod was deleted: its data seems to be gone.
+/// A stale cache returns no claim of a member whose pod was deleted: its data seems to be lost.
 fn a_claim_that_the_operator_does_not_see(subject: &Subject) -> Option<Violation> {
     after(at_rest(subject, three()), |sim| {
         let name = sim.processes[followers(sim).first()?].name.clone();
-        sim.operators[0].blind_to_claims = true;
+        sim.operators[0].sees_no_claims = true;
         sim.delete_pod(&name, None);
         pass(sim, MINUTE);
         Some(())
@@ -210,14 +210,14 @@ fn a_member_that_is_added_again(subject: &Subject) -> Option<Violation> {
     after(at_rest(subject, three()), |sim| {
         sim.edit(|intent| intent.size = 1);
         let member = until_about_to_delete(sim)?;
-        let cluster = ClusterId(*sim.ledger.founded.first()?);
+        let cluster = ClusterId(*sim.truth.bootstrapped.first()?);
         sim.add_member(cluster, &peer_url(&member), true).ok()?;
         pass(sim, 1000);
         Some(())
     })
 }
 
-/// A voter that never started and whose node is gone is to begin elsewhere, and has started after all.
+/// A voter that never started and whose node is lost is to begin elsewhere, and has started after all.
 fn a_member_that_starts_after_all(subject: &Subject) -> Option<Violation> {
     let one = Intent {
         size: 1,
@@ -245,7 +245,7 @@ fn a_member_that_starts_after_all(subject: &Subject) -> Option<Violation> {
                 line.name = Some(member.clone());
             }
         };
-        started(&mut sim.ledger.conf);
+        started(&mut sim.truth.conf);
         for volume in sim.volumes.values_mut() {
             volume.data.iter_mut().for_each(|data| started(&mut data.conf));
         }
@@ -254,10 +254,10 @@ fn a_member_that_starts_after_all(subject: &Subject) -> Option<Violation> {
     })
 }
 
-/// All have the same data, and one of them has not any more when the alarm is disarmed.
+/// All have the same data, but one of them changes before the alarm is disarmed.
 fn data_that_differs_by_now(subject: &Subject) -> Option<Violation> {
     after(at_rest(subject, three()), |sim| {
-        let cluster = *sim.ledger.founded.first()?;
+        let cluster = *sim.truth.bootstrapped.first()?;
         sim.raise(cluster, MemberId(0), Alarm::Corrupt);
         until_about_to(sim, |effect| matches!(effect, Effect::CompareAgain { .. }));
         let follower = followers(sim).first().copied()?;
@@ -267,11 +267,11 @@ fn data_that_differs_by_now(subject: &Subject) -> Option<Violation> {
     })
 }
 
-/// A member came back with a pod that knows only the old authority.
+/// A member came back with a pod that trusts only the old CA.
 fn a_pod_that_does_not_trust(subject: &Subject) -> Option<Violation> {
     after(at_rest_with_tls(subject), |sim| {
         let old = sim.kube.now.secrets.as_ref()?.wanted.clone();
-        sim.ask_for_another_authority_of_members();
+        sim.request_member_ca_rotation();
         until_about_to(sim, |effect| matches!(effect, Effect::IssueCertificates { next: true }));
         let pod = followers(sim).first().copied()?;
         sim.kube.change_pod(pod, |pod| pod.shown.trusts = Some(old.clone()));
@@ -281,9 +281,9 @@ fn a_pod_that_does_not_trust(subject: &Subject) -> Option<Violation> {
     })
 }
 
-/// Runs until the old authority is about to be dropped.
+/// Runs until the old CA is about to be dropped.
 fn until_about_to_drop(sim: &mut Sim<'_>) {
-    sim.ask_for_another_authority_of_members();
+    sim.request_member_ca_rotation();
     until_about_to(
         sim,
         |effect| matches!(effect, Effect::TrustAuthorities { authorities } if authorities.len() == 2),
@@ -293,12 +293,12 @@ fn until_about_to_drop(sim: &mut Sim<'_>) {
 fn old_certificates_are_back(subject: &Subject) -> Option<Violation> {
     let mut sim = at_rest_with_tls(subject);
     until_about_to_drop(&mut sim);
-    sim.hand_out_the_old_ones();
+    sim.issue_the_old_ones();
     pass(&mut sim, MINUTE);
     sim.broken
 }
 
-/// A member came back, and its kubelet, which does not reach the API any more, brought it the old certificate.
+/// A member came back with the old certificate, because its kubelet does not reach the API server any more.
 fn a_pod_that_was_not_looked_at(subject: &Subject) -> Option<Violation> {
     after(at_rest_with_tls(subject), |sim| {
         let old = sim.kube.now.secrets.as_ref()?.wanted.clone();
@@ -313,7 +313,7 @@ fn a_pod_that_was_not_looked_at(subject: &Subject) -> Option<Violation> {
     })
 }
 
-/// Two operators plan the first member at once.
+/// Two operators plan the first member at the same time.
 fn two_operators_begin(subject: &Subject) -> Option<Violation> {
     let mut sim = begins(subject, three());
     sim.kube.changed = false;

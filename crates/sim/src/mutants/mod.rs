@@ -1,5 +1,5 @@
-//! Proof that the simulation can fail: planners and drivers that are broken on purpose, as data. Each must be caught, and
-//! each rule must have one that no other rule catches. One file a subject; `sim --mutants` prints them all.
+//! Tests that the simulation can fail: planners and drivers that are broken on purpose, as data. Each must be caught,
+//! and each rule must have one that no other rule catches. One file per subject; `sim --mutants` prints them all.
 
 mod alarms;
 mod alone;
@@ -27,17 +27,17 @@ pub use table::Table;
 type Planner = fn(&Intent, &Record, &World, Timestamp) -> Plan;
 type Scene = fn(&Subject) -> Option<Violation>;
 
-/// So many histories are run before it is asked whether a mutant is caught: whatever the threads do, the answer is the same.
+/// The histories that run before the check whether a mutant is caught: so the result does not depend on the threads.
 const SOME: u64 = 60;
 
 /// A planner or a driver that is broken on purpose.
 struct Mutant {
     subject: Subject,
-    /// What happens to it, where that is rare in what is drawn.
+    /// Its scene, if its mistake is rare in drawn histories.
     scene: Option<Scene>,
-    /// Those of the rules that are there to catch it; one of them must be the first to do so in some history.
+    /// The rules that are meant to catch it; one of them must be the first to do so in some history.
     rules: &'static [&'static str],
-    /// Without its one rule nothing would catch it.
+    /// Only one rule catches it.
     alone: bool,
 }
 
@@ -64,13 +64,13 @@ fn caught_in(name: &'static str, broken: Planner, scene: Scene, rules: &'static 
 }
 
 impl Mutant {
-    /// Its driver does not keep this guard either.
+    /// Its driver does not check this guard either.
     fn without(mut self, guard: Kind) -> Self {
         self.subject.without = Some(guard);
         self
     }
 
-    /// Without its one rule nothing would catch it.
+    /// Only one rule catches it.
     fn alone(self) -> Self {
         Self { alone: true, ..self }
     }
@@ -93,17 +93,17 @@ impl Mutant {
         rules
     }
 
-    /// Why it is not what it is meant to be.
+    /// Why it is not caught as intended.
     fn verdict(&self, histories: u64) -> Verdict {
         let caught = self.caught_by(&self.subject, histories, self.rules);
         let name = self.subject.name;
         let expected = caught.keys().any(|rule| self.rules.contains(rule));
         let others = self.alone.then(|| {
-            let blind = Subject {
+            let without_its_rule = Subject {
                 ignores: self.rules.first().copied(),
                 ..self.subject
             };
-            self.caught_by(&blind, histories, crate::rules::name::ALL)
+            self.caught_by(&without_its_rule, histories, crate::rules::name::ALL)
         });
         let problem = if caught.is_empty() {
             Some(format!("\"{name}\" was not caught in {histories} histories"))
@@ -148,7 +148,7 @@ fn all() -> Vec<Mutant> {
 mod tests {
     use super::*;
 
-    /// Within so many histories each must be caught.
+    /// Each mutant must be caught within so many histories.
     const HISTORIES: u64 = 3000;
 
     fn are_caught(mutants: Vec<Mutant>) {

@@ -1,4 +1,4 @@
-//! Planners that break the order of an operations manual: members, leaders, data, words.
+//! Planners that break the order of an operations manual: members, leaders, data, messages.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use stateward_plan::etcd::{
 use super::{Mutant, caught, caught_in, scenes};
 use crate::rules::name;
 
-/// Each with the rules that may catch it first.
+/// Each mutant with the rules that may catch it first.
 pub(super) fn all() -> Vec<Mutant> {
     vec![
         caught(
             "no seals",
             members_are_never_sealed,
-            &[name::WORDS, name::CONVERGES, name::MEMORY],
+            &[name::MESSAGES, name::CONVERGES, name::MEMORY],
         ),
         caught(
             "join instead of sealed",
@@ -41,12 +41,16 @@ pub(super) fn all() -> Vec<Mutant> {
         caught("removes the leader", the_leader_is_the_one_that_leaves, &[name::LEADER]),
         caught(
             "restarts the leader",
-            the_leader_is_restarted_without_handing_over,
+            the_leader_is_restarted_without_a_transfer,
             &[name::LEADER],
         ),
         caught("deletes data", data_of_listed_members_is_deleted, &[name::DATA]),
         caught("no learners", members_join_as_voters, &[name::ONE_CHANGE]),
-        caught("silent is lost", a_silent_member_is_held_for_lost, &[name::EVIDENCE]),
+        caught(
+            "no reply is lost",
+            a_member_without_a_reply_counts_as_lost,
+            &[name::EVIDENCE],
+        ),
         caught(
             "restarts all",
             all_outdated_members_restart_at_once,
@@ -57,13 +61,13 @@ pub(super) fn all() -> Vec<Mutant> {
             members_are_restarted_for_no_reason,
             &[name::NO_RESTART],
         ),
-        caught("promotes nobody", nobody_is_promoted, &[name::CONVERGES]),
+        caught("promotes nobody", no_learner_is_promoted, &[name::CONVERGES]),
         caught(
-            "removes strangers",
-            strangers_are_removed,
-            &[name::STRANGERS, name::ONE_CHANGE],
+            "removes foreign members",
+            foreign_members_are_removed,
+            &[name::FOREIGN_MEMBERS, name::ONE_CHANGE],
         ),
-        caught("says nothing", waiting_is_not_explained, &[name::WORDS]),
+        caught("reports nothing", waiting_is_not_explained, &[name::MESSAGES]),
         caught("ignores pause", pause_is_ignored, &[name::PAUSED]).alone(),
         caught(
             "recovers without consent",
@@ -71,15 +75,15 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::EVIDENCE],
         ),
         caught(
-            "asks nobody",
-            members_are_stopped_before_anybody_asks_for_their_successors,
-            &[name::REFUSED_POD],
+            "never requests a backup",
+            members_are_stopped_before_their_successors_are_tried,
+            &[name::REJECTED_POD],
         )
         .alone(),
-        caught("never cleans up", leftovers_stay, &[name::CONVERGES, name::WORDS]),
+        caught("never cleans up", leftovers_stay, &[name::CONVERGES, name::MESSAGES]),
         caught(
             "a restless status",
-            the_status_changes_in_every_round,
+            the_status_changes_in_every_reconcile,
             &[name::CONVERGES],
         ),
         caught(
@@ -212,7 +216,7 @@ pub(super) fn the_leader_is_the_one_that_leaves(
     plan
 }
 
-pub(super) fn the_leader_is_restarted_without_handing_over(
+pub(super) fn the_leader_is_restarted_without_a_transfer(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -238,8 +242,8 @@ pub(super) fn data_of_listed_members_is_deleted(
 ) -> Plan {
     let mut plan = plan(intent, record, world, now);
     for (member, line) in listed(intent, world) {
-        let silent = matches!(world.voices.get(&member), Some(Voice::Silent(_)));
-        if let (true, Some(claim), Some(list)) = (silent && !line.learner, world.claims.get(&member), &world.list) {
+        let no_reply = matches!(world.voices.get(&member), Some(Voice::Silent(_)));
+        if let (true, Some(claim), Some(list)) = (no_reply && !line.learner, world.claims.get(&member), &world.list) {
             plan.effects.push(Effect::DeleteClaim {
                 member,
                 uid: claim.uid.clone(),
@@ -260,16 +264,16 @@ pub(super) fn members_join_as_voters(intent: &Intent, record: &Record, world: &W
     plan
 }
 
-pub(super) fn a_silent_member_is_held_for_lost(
+pub(super) fn a_member_without_a_reply_counts_as_lost(
     intent: &Intent,
     record: &Record,
     world: &World,
     now: Timestamp,
 ) -> Plan {
     let mut plan = plan(intent, record, world, now);
-    let silent = listed(intent, world)
+    let no_reply = listed(intent, world)
         .find(|(member, line)| !line.learner && matches!(world.voices.get(member), Some(Voice::Silent(_))));
-    if let Some((member, line)) = silent
+    if let Some((member, line)) = no_reply
         && plan.effects.is_empty()
     {
         plan.effects.extend(remove(world, &member, line));
@@ -312,17 +316,17 @@ pub(super) fn members_are_restarted_for_no_reason(
     plan
 }
 
-pub(super) fn nobody_is_promoted(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn no_learner_is_promoted(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     plan.effects.retain(|effect| !matches!(effect, Effect::Promote { .. }));
     plan
 }
 
-pub(super) fn strangers_are_removed(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+pub(super) fn foreign_members_are_removed(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut plan = plan(intent, record, world, now);
     let lines = world.list.iter().flat_map(|list| &list.members);
     for line in lines.filter(|line| members::owner(intent, line).is_none()) {
-        plan.effects.extend(remove(world, &MemberName("stranger".into()), line));
+        plan.effects.extend(remove(world, &MemberName("foreign".into()), line));
     }
     plan
 }
@@ -350,7 +354,7 @@ pub(super) fn a_survivor_takes_over_without_consent(
     plan(&intent, record, world, now)
 }
 
-pub(super) fn members_are_stopped_before_anybody_asks_for_their_successors(
+pub(super) fn members_are_stopped_before_their_successors_are_tried(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -368,7 +372,7 @@ pub(super) fn leftovers_stay(intent: &Intent, record: &Record, world: &World, no
     plan
 }
 
-pub(super) fn the_status_changes_in_every_round(
+pub(super) fn the_status_changes_in_every_reconcile(
     intent: &Intent,
     record: &Record,
     world: &World,

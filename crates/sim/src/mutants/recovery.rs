@@ -1,4 +1,4 @@
-//! Quorums that are given up too soon, too late to be safe, or for the wrong survivor.
+//! Planners that give up a quorum too soon, too late to be safe, or for the wrong survivor.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) fn all() -> Vec<Mutant> {
         )
         .alone(),
         caught_in(
-            "who has no pod is lost",
+            "without a pod is lost",
             no_fence,
             scenes::deleted_by_force,
             &[name::EVIDENCE, name::ONE_CLUSTER],
@@ -45,7 +45,7 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::WRITES, name::ONE_CLUSTER],
         ),
         caught_in(
-            "deletes old claims at once",
+            "deletes old claims immediately",
             no_keeping,
             scenes::leaves_old_claims,
             &[name::OLD_CLAIMS],
@@ -87,7 +87,7 @@ fn by_term(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> P
     plan(intent, record, &world, now)
 }
 
-/// Whoever has no pod is held for gone.
+/// A member without a pod counts as lost.
 fn no_fence(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut record = record.clone();
     for (name, seen) in &mut record.last_seen {

@@ -1,16 +1,16 @@
-//! What happens to a cluster that loses its quorum, or seems to: for mutants, and for the real planner in `scenes`.
+//! Scenes of a cluster that loses its quorum, or seems to: for mutants, and for the real planner in `scenes`.
 
 use std::time::Duration;
 
 use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{Bootstrap, Intent, LaunchKind, MemberName, Recovery, Storage};
 
-use crate::dice::Dice;
 use crate::profile::Profile;
 use crate::queue::{Id, Ms};
+use crate::rng::Rng;
 use crate::sim::{Sim, Violation};
 use crate::subject::Subject;
-use crate::user::wish;
+use crate::user::first_intent;
 
 pub(crate) const DELAY: Duration = Duration::from_secs(30);
 const MINUTE: Ms = 60_000;
@@ -21,7 +21,7 @@ fn three() -> Intent {
         version: EtcdVersion::new(3, 6, 16),
         bootstrap: Bootstrap::SeedThenJoin,
         storage: Storage::Durable { bytes: 1 << 30 },
-        ..wish(&mut Dice::new(1))
+        ..first_intent(&mut Rng::new(1))
     }
 }
 
@@ -35,7 +35,7 @@ fn run(sim: &mut Sim<'_>, time: Ms) {
     while sim.step(end) {}
 }
 
-/// A cluster of three on three of four nodes, at rest, with a backup of it.
+/// A converged cluster of three on three of four nodes, with a backup of it.
 pub(crate) fn backed_up<'a>(subject: &'a Subject, recovery: Recovery, local_volumes: bool) -> Sim<'a> {
     let profile = Profile {
         local_volumes,
@@ -66,7 +66,7 @@ pub(crate) fn names(sim: &Sim<'_>, ids: &[Id]) -> Vec<MemberName> {
     ids.iter().map(|id| sim.processes[id].name.clone()).collect()
 }
 
-/// A zone is scaled to zero: no node can use the volumes of two members, and they are intact.
+/// A zone is scaled to zero: no node can use the volumes of two members, but they are intact.
 pub(crate) fn zone_sleeps(subject: &Subject) -> Sim<'_> {
     let mut sim = backed_up(subject, Recovery::FromBackup(DELAY), true);
     for id in two(&sim) {
@@ -85,8 +85,8 @@ pub(crate) fn stranded(subject: &Subject) -> Option<Violation> {
     sim.broken
 }
 
-/// Two of three lose their volumes; the survivor is made the only member, and its node is cut off from the API server, and
-/// from nothing else, in the moment in which others can join.
+/// Two of three lose their volumes; the survivor is made the only member, and its node is cut off from the API server,
+/// and from nothing else, at the moment when others can join.
 pub(crate) fn only_member_starts_again(subject: &Subject) -> Option<Violation> {
     let mut sim = backed_up(subject, Recovery::FromSurvivor(DELAY), false);
     for name in names(&sim, &two(&sim)) {
@@ -102,11 +102,11 @@ pub(crate) fn only_member_starts_again(subject: &Subject) -> Option<Violation> {
     let end = sim.now + 10 * MINUTE;
     while forced(&sim).is_none() && sim.step(end) {}
     let (pod, node) = forced(&sim)?;
-    // Its kubelet hears nothing any more of what happens to the pod; whoever has the pod stopped waits for it.
+    // Its kubelet does not see changes of the pod any more; an operator that stops the pod waits for it.
     sim.nodes[node].cut_from_api = true;
     let end = sim.now + MINUTE / 2;
     while sim.step(end) {}
-    if sim.ledger.conf.len() > 1 {
+    if sim.truth.conf.len() > 1 {
         sim.container_ends(pod, 137, "killed");
     }
     let end = sim.now + MINUTE;
@@ -117,12 +117,12 @@ pub(crate) fn only_member_starts_again(subject: &Subject) -> Option<Violation> {
     sim.broken
 }
 
-/// A cluster of the same name is created after one that was backed up, and loses everything.
+/// A cluster of the same name is created after one that was backed up, and loses all data.
 pub(crate) fn loses_everything_after_another(subject: &Subject) -> Sim<'_> {
     let mut sim = backed_up(subject, Recovery::FromBackup(DELAY), false);
     sim.delete_cluster();
     run(&mut sim, MINUTE);
-    sim.take_back();
+    sim.revert();
     rest(&mut sim);
     sim.calm = false;
     let names: Vec<MemberName> = sim.kube.now.pods.keys().cloned().collect();
@@ -163,7 +163,7 @@ pub(crate) fn clock_is_ahead(subject: &Subject) -> Option<Violation> {
     sim.judge_loss(false);
     let end = sim.now + 20_000;
     while sim.step(end) {}
-    // The one whose clock is right recorded the loss; the other one takes over.
+    // The operator whose clock is right recorded the loss; the other one becomes the leader.
     sim.pass_leadership();
     let end = sim.now + 10 * MINUTE;
     while sim.step(end) {}
@@ -172,8 +172,8 @@ pub(crate) fn clock_is_ahead(subject: &Subject) -> Option<Violation> {
     sim.broken
 }
 
-/// Of five members three lose their volumes. Of the two that are left one has a long tail that was never committed and a
-/// high term, the other one knows more to be committed.
+/// Three of five members lose their volumes. One of the other two has a long tail that was never committed and a high
+/// term; the other one knows more entries to be committed.
 pub(crate) fn tail_and_term(subject: &Subject) -> Option<Violation> {
     let mut sim = Sim::new(9, Profile::gentle(), subject, true);
     sim.create_cluster(Intent {
@@ -208,7 +208,7 @@ pub(crate) fn tail_and_term(subject: &Subject) -> Option<Violation> {
     sim.broken
 }
 
-/// The nodes of two members are destroyed with their disks, and the user says so.
+/// The nodes of two members are destroyed with their disks, and the user confirms it.
 pub(crate) fn destroyed(sim: &mut Sim<'_>) -> Vec<MemberName> {
     let members = two(sim);
     let called = names(sim, &members);
@@ -225,18 +225,18 @@ pub(crate) fn destroyed(sim: &mut Sim<'_>) -> Vec<MemberName> {
     called
 }
 
-/// The nodes of two members are cut off from the API server and from the operator, and go on to serve their zone.
+/// The nodes of two members are cut off from the API server and from the operator, and continue to serve their zone.
 pub(crate) fn cut_off(sim: &mut Sim<'_>, members: &[Id]) -> Vec<usize> {
     let nodes: Vec<usize> = members.iter().map(|id| sim.processes[id].node).collect();
     for node in &nodes {
         sim.nodes[*node].cut_from_api = true;
         sim.nodes[*node].side = 1;
-        sim.node_away(*node);
+        sim.node_unavailable(*node);
     }
     nodes
 }
 
-/// Two of three are in a zone that is cut off, and somebody deletes their pods by force, and their claims.
+/// Two of three are in a zone that is cut off, and a user deletes their pods by force, and their claims.
 pub(crate) fn deleted_by_force(subject: &Subject) -> Option<Violation> {
     let mut sim = backed_up(subject, Recovery::FromBackup(DELAY), false);
     let members = two(&sim);
@@ -251,8 +251,8 @@ pub(crate) fn deleted_by_force(subject: &Subject) -> Option<Violation> {
     sim.broken
 }
 
-/// Two of three are lost with their claims, by their kubelets' word. The third is cut off, and somebody deletes its pod by
-/// force: it runs on.
+/// Two of three are lost with their claims, as their kubelets report. The third is cut off, and a user deletes its pod
+/// by force: it continues to run.
 pub(crate) fn survivor_runs_on(subject: &Subject) -> Option<Violation> {
     let mut sim = backed_up(subject, Recovery::FromBackup(DELAY), false);
     let members = two(&sim);

@@ -1,4 +1,4 @@
-//! Planners that are careless about restores.
+//! Planners with mistakes about restores.
 
 use jiff::Timestamp;
 use stateward_plan::etcd::{Effect, Intent, Launch, Plan, Record, RequestState, World, plan};
@@ -6,7 +6,7 @@ use stateward_plan::etcd::{Effect, Intent, Launch, Plan, Record, RequestState, W
 use super::{Mutant, caught};
 use crate::rules::name;
 
-/// Each with the rules that may catch it first.
+/// Each mutant with the rules that may catch it first.
 pub(super) fn all() -> Vec<Mutant> {
     vec![
         caught(
@@ -20,7 +20,7 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::RESTORE_ONCE],
         ),
         caught(
-            "no fence",
+            "no fencing",
             old_members_come_back_beside_the_restored_one,
             &[name::RESTORE_FENCED, name::CONVERGES],
         ),
@@ -150,7 +150,7 @@ pub(super) fn a_restore_is_not_recorded_first(intent: &Intent, record: &Record, 
     if record.restore == asked.record.restore || asked.record.restoring().is_none() {
         return asked;
     }
-    // It goes on from what it has only decided.
+    // It continues from a decision that was not written.
     let mut hasty = plan(intent, &asked.record, world, now);
     hasty.record = record.clone();
     hasty

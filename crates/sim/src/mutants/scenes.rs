@@ -1,16 +1,16 @@
-//! What happens to mutants whose mistake is rare in what is drawn. Nothing is asserted here: the rules do that.
+//! Scenes for mutants whose mistake is rare in drawn histories. They assert nothing: the rules do that.
 
 use std::time::Duration;
 
 use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{Bootstrap, Effect, Intent, Recovery, Storage};
 
-use crate::dice::Dice;
 use crate::profile::Profile;
 use crate::queue::{Id, Ms};
+use crate::rng::Rng;
 use crate::sim::{Sim, Violation};
 use crate::subject::Subject;
-use crate::user::wish;
+use crate::user::first_intent;
 
 pub(super) const MINUTE: Ms = 60_000;
 
@@ -21,11 +21,11 @@ pub(super) fn three() -> Intent {
         bootstrap: Bootstrap::SeedThenJoin,
         storage: Storage::Durable { bytes: 1 << 30 },
         recovery: Recovery::Report,
-        ..wish(&mut Dice::new(1))
+        ..first_intent(&mut Rng::new(1))
     }
 }
 
-/// A gentle world with a cluster that begins.
+/// A cluster that begins, without faults.
 pub(super) fn begins(subject: &Subject, intent: Intent) -> Sim<'_> {
     begins_in(18, Profile::gentle(), subject, intent)
 }
@@ -38,7 +38,7 @@ fn begins_in(seed: u64, profile: Profile, subject: &Subject, intent: Intent) -> 
     sim
 }
 
-/// A gentle world with a cluster that is at rest, or broke a rule on the way.
+/// A cluster that has converged, or broke a rule before, without faults.
 pub(super) fn at_rest(subject: &Subject, intent: Intent) -> Sim<'_> {
     let mut sim = begins(subject, intent);
     rest(&mut sim);
@@ -51,7 +51,7 @@ pub(super) fn at_rest_with_tls(subject: &Subject) -> Sim<'_> {
 }
 
 fn with_tls(mut sim: Sim<'_>) -> Sim<'_> {
-    let secrets = crate::trust::Secrets::new(sim.ledger.owner);
+    let secrets = crate::trust::Secrets::new(sim.truth.owner);
     sim.kube.now.secrets = Some(std::rc::Rc::new(secrets));
     rest(&mut sim);
     sim
@@ -68,13 +68,13 @@ pub(super) fn pass(sim: &mut Sim<'_>, time: Ms) {
     while sim.step(end) {}
 }
 
-/// Runs until something is so, for ten minutes at most.
+/// Runs until the condition holds, for ten minutes at most.
 pub(super) fn until(sim: &mut Sim<'_>, done: impl Fn(&Sim<'_>) -> bool) {
     let end = sim.now + 10 * MINUTE;
     while !done(sim) && sim.step(end) {}
 }
 
-/// Runs until the operator goes on to do this.
+/// Runs until the operator is about to execute such an effect.
 pub(super) fn until_about_to(sim: &mut Sim<'_>, what: impl Fn(&Effect) -> bool) {
     until(sim, |sim| sim.operators[0].next_effect().is_some_and(&what));
 }
@@ -84,7 +84,7 @@ pub(super) fn followers(sim: &Sim<'_>) -> Vec<Id> {
     followers.map(|(id, _)| *id).collect()
 }
 
-/// Deletes the pods, and the claims too where they go with them, of so many followers.
+/// Deletes the pods of so many followers, and the claims too where they are deleted with them.
 pub(super) fn lose_followers(sim: &mut Sim<'_>, count: usize) {
     for id in followers(sim).into_iter().take(count) {
         let name = sim.processes[&id].name.clone();
@@ -93,7 +93,7 @@ pub(super) fn lose_followers(sim: &mut Sim<'_>, count: usize) {
     }
 }
 
-/// The rule that is broken when it has happened.
+/// The broken rule, if there is one.
 pub(super) fn after<'a>(mut sim: Sim<'a>, what: impl FnOnce(&mut Sim<'a>) -> Option<()>) -> Option<Violation> {
     what(&mut sim);
     sim.broken
@@ -111,17 +111,17 @@ pub(super) fn creation(subject: &Subject) -> Option<Violation> {
     at_rest(subject, three()).broken
 }
 
-/// The settings of three, or five, members change.
-pub(super) fn roll(subject: &Subject) -> Option<Violation> {
+/// The settings of three or five members change.
+pub(super) fn rollout(subject: &Subject) -> Option<Violation> {
     rolled(subject, three())
 }
 
-pub(super) fn roll_of_five(subject: &Subject) -> Option<Violation> {
+pub(super) fn rollout_of_five(subject: &Subject) -> Option<Violation> {
     rolled(subject, Intent { size: 5, ..three() })
 }
 
 /// The settings of a single member without durable data change.
-pub(super) fn roll_of_one_in_memory(subject: &Subject) -> Option<Violation> {
+pub(super) fn rollout_of_one_in_memory(subject: &Subject) -> Option<Violation> {
     let intent = Intent {
         size: 1,
         storage: Storage::Ephemeral,
@@ -137,8 +137,8 @@ fn rolled(subject: &Subject, intent: Intent) -> Option<Violation> {
     sim.broken
 }
 
-/// The settings change to what the API server refuses.
-pub(super) fn a_refused_pod(subject: &Subject) -> Option<Violation> {
+/// The settings change to a spec that the API server rejects.
+pub(super) fn a_rejected_pod(subject: &Subject) -> Option<Violation> {
     let mut sim = at_rest(subject, three());
     sim.edit(|intent| intent.template = "t1-bad-label".into());
     pass(&mut sim, MINUTE);
@@ -152,7 +152,7 @@ pub(super) fn relabelling(subject: &Subject) -> Option<Violation> {
     sim.broken
 }
 
-/// A member's process stands still for a while.
+/// A member's process is frozen for a while.
 pub(super) fn a_frozen_member(subject: &Subject) -> Option<Violation> {
     after(at_rest(subject, three()), |sim| {
         let (id, later) = (followers(sim).first().copied()?, sim.now + MINUTE);
@@ -189,9 +189,9 @@ pub(super) fn a_lost_majority(subject: &Subject) -> Option<Violation> {
     sim.broken
 }
 
-pub(super) fn a_stranger(subject: &Subject) -> Option<Violation> {
+pub(super) fn a_foreign_member(subject: &Subject) -> Option<Violation> {
     let mut sim = at_rest(subject, three());
-    sim.add_a_stranger();
+    sim.add_a_foreign_member();
     pass(&mut sim, MINUTE);
     sim.broken
 }
@@ -199,7 +199,7 @@ pub(super) fn a_stranger(subject: &Subject) -> Option<Violation> {
 pub(super) fn a_restore_of_a_broken_backup(subject: &Subject) -> Option<Violation> {
     let mut sim = at_rest(subject, three());
     let backup = sim.take_backup();
-    sim.ask_for_restore(backup, false);
+    sim.user_requests_restore(backup, false);
     pass(&mut sim, 2 * MINUTE);
     sim.broken
 }
@@ -224,34 +224,34 @@ fn restored(subject: &Subject, retain_claims: bool) -> Option<Violation> {
     sim.take_backup();
     pass(&mut sim, MINUTE);
     let backup = sim.take_backup();
-    sim.ask_for_restore(backup, true);
+    sim.user_requests_restore(backup, true);
     pass(&mut sim, 2 * MINUTE);
     sim.broken
 }
 
-/// An EtcdRestore is deleted between the plan that rests on it and the write of the record.
-pub(super) fn a_restore_taken_back(subject: &Subject) -> Option<Violation> {
+/// An EtcdRestore is deleted between the plan that depends on it and the write of the record.
+pub(super) fn a_deleted_restore(subject: &Subject) -> Option<Violation> {
     let mut sim = at_rest(subject, three());
     let backup = sim.take_backup();
-    let restore = sim.ask_for_restore(backup, true);
+    let restore = sim.user_requests_restore(backup, true);
     until(&mut sim, |sim| sim.operators[0].is_about_to_restore());
     sim.delete_restore(restore);
     pass(&mut sim, MINUTE);
     sim.broken
 }
 
-/// An EtcdRestore is created between the plan to begin the cluster and its first member.
+/// An EtcdRestore is created between the plan to bootstrap the cluster and its first member.
 pub(super) fn a_restore_beside_a_new_cluster(subject: &Subject) -> Option<Violation> {
     let mut sim = begins(subject, three());
     until(&mut sim, |sim| sim.operators[0].next_record().is_some());
     let backup = sim.take_backup();
-    sim.ask_for_restore(backup, true);
+    sim.user_requests_restore(backup, true);
     pass(&mut sim, MINUTE);
     sim.broken
 }
 
-/// A cluster went back from 3.6 to 3.5. It is to be 3.6 again, which a node that is away holds up, when a backup of the time
-/// before is asked for.
+/// A cluster was downgraded from 3.6 to 3.5. It is to be 3.6 again, which an unavailable node delays, when a restore of
+/// an earlier 3.6 backup is requested.
 pub(super) fn a_backup_that_is_too_new(subject: &Subject) -> Option<Violation> {
     after(at_rest(subject, three()), |sim| {
         let backup = sim.take_backup();
@@ -260,7 +260,7 @@ pub(super) fn a_backup_that_is_too_new(subject: &Subject) -> Option<Violation> {
         let node = sim.processes[followers(sim).first()?].node;
         sim.node_down(node);
         sim.edit(|intent| intent.version = EtcdVersion::new(3, 6, 16));
-        sim.ask_for_restore(backup, true);
+        sim.user_requests_restore(backup, true);
         pass(sim, MINUTE / 2);
         sim.node_back(node);
         pass(sim, 2 * MINUTE);
@@ -268,7 +268,7 @@ pub(super) fn a_backup_that_is_too_new(subject: &Subject) -> Option<Violation> {
     })
 }
 
-/// A member crashes for good, and so does whoever takes its place.
+/// A member crashes repeatedly, and so does its replacement.
 pub(super) fn a_crash_loop_wherever_it_goes(subject: &Subject) -> Option<Violation> {
     after(at_rest(subject, three()), |sim| {
         let pod = followers(sim).first().copied()?;
@@ -283,7 +283,7 @@ pub(super) fn a_crash_loop_wherever_it_goes(subject: &Subject) -> Option<Violati
     })
 }
 
-/// The next minor version is asked for as soon as all members run the one before.
+/// The next minor version is requested as soon as all members run the previous one.
 pub(super) fn two_upgrades_at_once(subject: &Subject) -> Option<Violation> {
     let first = Intent {
         version: EtcdVersion::new(3, 5, 35),
@@ -299,7 +299,7 @@ pub(super) fn two_upgrades_at_once(subject: &Subject) -> Option<Violation> {
     sim.broken
 }
 
-/// Two upgrades, one after the other: rare in what is drawn.
+/// Two upgrades in a row: rare in drawn histories.
 pub(super) fn two_upgrades_in_a_row(subject: &Subject) -> Option<Violation> {
     let first = Intent {
         version: EtcdVersion::new(3, 4, 23),
@@ -313,10 +313,10 @@ pub(super) fn two_upgrades_in_a_row(subject: &Subject) -> Option<Violation> {
     sim.broken
 }
 
-pub(super) fn another_authority(subject: &Subject) -> Option<Violation> {
+pub(super) fn another_ca(subject: &Subject) -> Option<Violation> {
     (0..50).find_map(|seed| {
         let mut sim = with_tls(begins_in(seed, Profile::gentle(), subject, three()));
-        sim.ask_for_another_authority_of_members();
+        sim.request_member_ca_rotation();
         pass(&mut sim, 5 * MINUTE);
         sim.broken
     })

@@ -9,12 +9,12 @@ use crate::rules::name;
 pub struct Table {
     verdicts: Vec<Verdict>,
     histories: u64,
-    /// All of them are in it.
+    /// It has all mutants.
     whole: bool,
 }
 
 impl Table {
-    /// Runs the mutants that have the text in their name through so many histories, or their scene, and tells of each.
+    /// Runs the mutants whose name contains the text through so many histories, or their scene, and reports each.
     pub fn of(histories: u64, text: &str, tell: impl Fn(&str)) -> Self {
         let mut verdicts = Vec::new();
         for mutant in all() {
@@ -31,7 +31,7 @@ impl Table {
         }
     }
 
-    /// What is wrong: a mutant that is not caught as it should be, a rule without a mutant of its own.
+    /// The problems: a mutant that is not caught as intended, a rule without a mutant of its own.
     pub fn problems(&self) -> Vec<String> {
         let mutants = self.verdicts.iter().filter_map(|verdict| verdict.problem.clone());
         let all = if self.whole { name::ALL } else { &[] };

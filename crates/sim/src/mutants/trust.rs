@@ -1,4 +1,4 @@
-//! Planners that are careless about certificate authorities.
+//! Planners with mistakes about CAs.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use stateward_plan::etcd::{Effect, Intent, Plan, Record, Trust, World, plan};
 use super::{Mutant, caught};
 use crate::rules::name;
 
-/// Each with the rules that may catch it first.
+/// Each mutant with the rules that may catch it first.
 pub(super) fn all() -> Vec<Mutant> {
     vec![
         caught(
-            "hands out early",
-            certificates_are_handed_out_before_all_trust_them,
+            "issues early",
+            certificates_are_issued_before_all_trust_them,
             &[name::TRUST],
         )
         .without(Kind::AllTrust),
         caught(
             "no overlap",
-            a_new_authority_takes_the_place_of_the_old_one_at_once,
-            &[name::TRUST, name::CONVERGES, name::WORDS],
+            a_new_ca_replaces_the_old_one_immediately,
+            &[name::TRUST, name::CONVERGES, name::MESSAGES],
         ),
         caught(
             "drops early",
-            the_old_authority_is_dropped_before_the_new_certificates_are_seen,
+            the_old_ca_is_dropped_before_the_new_certificates_are_seen,
             &[name::TRUST],
         ),
     ]
 }
 
-/// A planner that is told something else about the authorities than what is.
+/// A planner whose input has other CAs than the real state.
 pub(super) fn deceived(
     intent: &Intent,
     record: &Record,
@@ -46,7 +46,7 @@ pub(super) fn deceived(
     plan(intent, record, &world, now)
 }
 
-pub(super) fn certificates_are_handed_out_before_all_trust_them(
+pub(super) fn certificates_are_issued_before_all_trust_them(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -62,7 +62,7 @@ pub(super) fn certificates_are_handed_out_before_all_trust_them(
     plan
 }
 
-pub(super) fn a_new_authority_takes_the_place_of_the_old_one_at_once(
+pub(super) fn a_new_ca_replaces_the_old_one_immediately(
     intent: &Intent,
     record: &Record,
     world: &World,
@@ -76,7 +76,7 @@ pub(super) fn a_new_authority_takes_the_place_of_the_old_one_at_once(
     })
 }
 
-pub(super) fn the_old_authority_is_dropped_before_the_new_certificates_are_seen(
+pub(super) fn the_old_ca_is_dropped_before_the_new_certificates_are_seen(
     intent: &Intent,
     record: &Record,
     world: &World,

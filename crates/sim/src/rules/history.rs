@@ -1,4 +1,4 @@
-//! What was acknowledged is kept, and a history ends only with the user's consent.
+//! Acknowledged writes are kept, and a history ends only with the user's consent.
 
 use std::collections::BTreeSet;
 
@@ -24,17 +24,17 @@ impl Sim<'_> {
         if let Some(recovering) = recovering {
             self.check_survivor(recovering);
         }
-        self.ledger.consented = true;
+        self.truth.consented = true;
     }
 
-    /// Nobody that the operator can ask knows more to be committed.
+    /// No member that the operator reaches knows more entries to be committed.
     fn check_survivor(&mut self, recovering: &Recovering) {
         let known = self.processes.iter().filter(|(id, _)| self.operator_reaches(**id));
         let known: Vec<(MemberName, usize)> = known
-            .filter(|(_, process)| process.owner == self.ledger.owner)
+            .filter(|(_, process)| process.owner == self.truth.owner)
             .filter_map(|(id, process)| {
                 let data = self.data_of(*id)?;
-                let votes = voters(&self.ledger.conf).any(|line| line.id == data.id);
+                let votes = voters(&self.truth.conf).any(|line| line.id == data.id);
                 (votes && !Self::is_wrong(data)).then(|| (process.name.clone(), data.committed))
             })
             .collect();
@@ -47,25 +47,25 @@ impl Sim<'_> {
         }
     }
 
-    /// `delaySeconds` are over, by a clock that is right.
+    /// `delaySeconds` have passed, by a clock that is right.
     pub(crate) fn check_delay(&mut self, intent: &Intent) {
         let (Recovery::FromSurvivor(delay) | Recovery::FromBackup(delay)) = intent.recovery else {
             return;
         };
-        let waited = self.ledger.quorum_lost.map(|since| self.now - since);
+        let waited = self.truth.quorum_lost.map(|since| self.now - since);
         if waited.is_none_or(|waited| u128::from(waited) < delay.as_millis()) {
             let what = format!("the cluster is to be recovered after {waited:?} ms, and not {delay:?}");
             self.break_rule(name::DELAY, what);
         }
     }
 
-    /// When the record began to say what timers count from.
+    /// When the record began to contain the times from which timers count.
     pub(crate) fn note_times(&mut self, before: &Record, after: &Record) {
         if before.quorum_lost != after.quorum_lost {
-            self.ledger.quorum_lost = after.quorum_lost.map(|_| self.now);
+            self.truth.quorum_lost = after.quorum_lost.map(|_| self.now);
         }
         if after.old_claims.is_some() && before.old_claims.is_none() {
-            self.ledger.claims_kept = Some(self.now);
+            self.truth.claims_kept = Some(self.now);
         }
     }
 
@@ -75,19 +75,20 @@ impl Sim<'_> {
         let old = record.old_claims.as_ref();
         let is_old = old.is_some_and(|old| old.claims.iter().any(|(name, of)| name == member && of == uid));
         let keep = intent.keep_old_claims;
-        let kept = self.ledger.claims_kept.map_or(0, |since| self.now - since);
+        let kept = self.truth.claims_kept.map_or(0, |since| self.now - since);
         if is_old && u128::from(kept) < keep.as_millis() {
             let what = format!("the claim of {member} is deleted after {kept} ms, and not {keep:?}");
             self.break_rule(name::OLD_CLAIMS, what);
         }
     }
 
-    /// A new cluster begins: whoever took part in the old one must have ended, wherever it ran and whatever the API shows.
-    pub(crate) fn check_nobody_else_runs(&mut self, process: Id) {
+    /// Checked when a new cluster begins: every process of the old one must have ended, wherever it ran and whatever
+    /// the API shows.
+    pub(crate) fn check_no_other_member_runs(&mut self, process: Id) {
         let line = self.data_of(process).map(Data::line);
         let other = self.processes.iter().find(|(id, other)| {
             **id != process
-                && other.owner == self.ledger.owner
+                && other.owner == self.truth.owner
                 && self.data_of(**id).is_some_and(|data| Some(data.line()) != line)
         });
         if let Some((_, other)) = other {
@@ -96,22 +97,22 @@ impl Sim<'_> {
         }
     }
 
-    /// Several histories have a leader that can commit: each acknowledges what the others do not have.
+    /// Several histories have a leader that can commit: each acknowledges writes that the others do not have.
     pub(crate) fn check_one_cluster(&mut self, leaders: &[Id]) {
         let lines = leaders.iter().filter_map(|id| Some(self.data_of(*id)?.line()));
-        let lines: Vec<_> = lines.filter(|line| !self.ledger.dismissed.contains(line)).collect();
+        let lines: Vec<_> = lines.filter(|line| !self.truth.dismissed.contains(line)).collect();
         if lines.len() > 1 {
             let names: Vec<String> = leaders.iter().map(|id| self.processes[id].name.0.clone()).collect();
             self.break_rule(name::ONE_CLUSTER, format!("led by {}", names.join(" and by ")));
         }
     }
 
-    /// Those that are not lost for good must be fewer than a majority. That a node is away proves nothing.
+    /// The members that are not lost for good must be fewer than a majority. An unavailable node proves nothing.
     pub(crate) fn check_majority_cannot_come_back(&mut self) {
         let confirmed = self.present().map(|(intent, _)| intent.confirmed_lost.clone());
         let confirmed = confirmed.unwrap_or_default();
-        let all = voters(&self.ledger.conf).count();
-        let could_come_back = voters(&self.ledger.conf)
+        let all = voters(&self.truth.conf).count();
+        let could_come_back = voters(&self.truth.conf)
             .filter(|line| line.name.as_ref().is_none_or(|name| !confirmed.contains(name)))
             .filter(|line| {
                 self.volumes.values().any(|volume| {
@@ -129,7 +130,7 @@ impl Sim<'_> {
         }
     }
 
-    /// A claim, a pod or a process has the volume: otherwise nobody finds it any more.
+    /// A claim, a pod or a process uses the volume: otherwise it cannot be found any more.
     fn is_led_to(&self, volume: &crate::sim::Volume) -> bool {
         let is_it = |id: Id| self.volumes.get(&id).is_some_and(|other| std::ptr::eq(other, volume));
         let claims = self
@@ -148,47 +149,47 @@ impl Sim<'_> {
         let Some(state) = self
             .processes
             .get(&process)
-            .filter(|state| state.owner == self.ledger.owner)
+            .filter(|state| state.owner == self.truth.owner)
         else {
             return;
         };
         let member = state.name.clone();
-        self.check_nobody_else_runs(process);
-        let others = self.ledger.conf.iter().filter(|line| !line.learner).count() > 1;
-        if others && !self.ledger.consented {
+        self.check_no_other_member_runs(process);
+        let others = self.truth.conf.iter().filter(|line| !line.learner).count() > 1;
+        if others && !self.truth.consented {
             self.break_rule(name::WRITES, format!("{member} drops all others"));
             return;
         }
-        self.ledger.consented = false;
-        // From here on the survivor's history is the history.
+        self.truth.consented = false;
+        // From here on only the survivor's history counts.
         let Some(data) = self.data_of(process) else { return };
         let kept: BTreeSet<u32> = data.log.iter().map(|entry| entry.serial).collect();
         let (conf, line) = (data.conf.clone(), data.line());
-        self.ledger.conf = conf;
-        self.ledger.line = Some(line);
-        self.ledger.acknowledged.retain(|write| kept.contains(write));
-        self.ledger.majority_lost = false;
+        self.truth.conf = conf;
+        self.truth.line = Some(line);
+        self.truth.acknowledged.retain(|write| kept.contains(write));
+        self.truth.majority_lost = false;
     }
 
-    /// A new leader must have every write that was acknowledged.
+    /// A new leader must have every acknowledged write.
     pub(crate) fn check_leader_has_everything(&mut self, leader: Id) {
         let ours = self
             .processes
             .get(&leader)
-            .is_some_and(|process| process.owner == self.ledger.owner);
-        if !ours || self.ledger.majority_lost {
+            .is_some_and(|process| process.owner == self.truth.owner);
+        if !ours || self.truth.majority_lost {
             return;
         }
         let Some(data) = self.data_of(leader) else { return };
-        if !self.ledger.founded.contains(&data.cluster) || self.ledger.line.is_some_and(|line| line != data.line()) {
+        if !self.truth.bootstrapped.contains(&data.cluster) || self.truth.line.is_some_and(|line| line != data.line()) {
             return; // A restored one that another took the place of before it was the cluster.
         }
         let has = data
             .log
             .iter()
-            .filter(|entry| entry.what == What::Write && self.ledger.acknowledged.contains(&entry.serial))
+            .filter(|entry| entry.what == What::Write && self.truth.acknowledged.contains(&entry.serial))
             .count();
-        let (id, lost) = (data.id, self.ledger.acknowledged.len() - has);
+        let (id, lost) = (data.id, self.truth.acknowledged.len() - has);
         if lost > 0 {
             self.break_rule(
                 name::WRITES,
@@ -197,15 +198,15 @@ impl Sim<'_> {
         }
     }
 
-    /// Data is gone: is a majority of the voters' data gone with it?
+    /// Data was lost: was the data of a majority of the voters lost?
     pub(crate) fn judge_loss(&mut self, by_operator: bool) {
-        if self.ledger.majority_lost {
+        if self.truth.majority_lost {
             return;
         }
-        let conf = self.ledger.conf.clone();
+        let conf = self.truth.conf.clone();
         let all = voters(&conf).count();
         let lost = voters(&conf)
-            .filter(|line| line.name.is_some() || self.ledger.took_part.contains(&line.id))
+            .filter(|line| line.name.is_some() || self.truth.took_part.contains(&line.id))
             .filter(|line| {
                 !self.volumes.values().any(|volume| {
                     !volume.corrupt
@@ -217,13 +218,14 @@ impl Sim<'_> {
             })
             .count();
         if all == 0 {
-            // Nothing is committed yet: the founders are all there is.
+            // Nothing is committed yet: the bootstrap members are all there is.
             let lives = self
                 .volumes
                 .values()
                 .filter(|volume| !volume.corrupt && volume.data.is_some())
                 .count();
-            self.ledger.majority_lost = !self.ledger.founders.is_empty() && lives <= self.ledger.founders.len() / 2;
+            self.truth.majority_lost =
+                !self.truth.bootstrap_members.is_empty() && lives <= self.truth.bootstrap_members.len() / 2;
             return;
         }
         if all - lost > all / 2 {
@@ -235,8 +237,8 @@ impl Sim<'_> {
                 format!("the operator destroyed the data of {lost} of {all} voters"),
             );
         } else {
-            self.tell(|| format!("a majority of volumes is lost: {lost} of {all}"));
-            self.ledger.majority_lost = true;
+            self.log(|| format!("a majority of volumes is lost: {lost} of {all}"));
+            self.truth.majority_lost = true;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rules that can be judged from a plan and what it was made from.
+//! Rules that are checked against a plan and its input.
 
 use std::collections::BTreeMap;
 
@@ -6,29 +6,29 @@ use stateward_plan::etcd::{
     Effect, Intent, Launch, Listed, MemberId, MemberName, Plan, Reason, Record, Stop, Voice, World, members,
 };
 
-use super::{healthy, is_retained, name, not_as_wished};
+use super::{healthy, is_retained, name, not_as_expected};
 use crate::operator::by_name;
 use crate::sim::Sim;
 
-/// A rule that is broken, and how.
-type Breach = (&'static str, String);
+/// The name of a broken rule, and how it was broken.
+type Broken = (&'static str, String);
 
 impl Sim<'_> {
-    /// Rules that can be judged from the plan and what it was made from.
+    /// Checks a plan against its input.
     pub(crate) fn check_plan(&mut self, intent: &Intent, record: &Record, world: &World, plan: &Plan) {
-        for (rule, why) in Judge::new(intent, record, world, plan).breaches() {
+        for (rule, why) in Judge::new(intent, record, world, plan).violations() {
             self.break_rule(rule, why);
         }
     }
 }
 
-/// A plan, and what it was made from.
+/// A plan and its input.
 struct Judge<'a> {
     intent: &'a Intent,
     record: &'a Record,
     world: &'a World,
     plan: &'a Plan,
-    /// The lines of the proven list that are ours.
+    /// The entries of the proven list that are ours.
     listed: BTreeMap<MemberName, Listed>,
     all_voters: usize,
     healthy_voters: usize,
@@ -58,7 +58,7 @@ impl<'a> Judge<'a> {
         matches!(self.world.voices.get(name), Some(Voice::Answered(_)))
     }
 
-    /// Somebody deleted its pod: it is not to be counted on, whatever it says.
+    /// Its pod is being deleted: it must not be counted on, whatever it replies.
     fn stops(&self, name: &MemberName) -> bool {
         self.world.pods.get(name).is_some_and(|pod| pod.terminating)
     }
@@ -67,15 +67,15 @@ impl<'a> Judge<'a> {
         self.world.list.as_ref().and_then(|list| list.leader) == Some(id)
     }
 
-    /// etcd 3.2 knows no call that hands leadership over.
-    fn can_hand_over(&self, name: &MemberName) -> bool {
+    /// etcd 3.2 has no call that transfers leadership.
+    fn can_transfer_leadership(&self, name: &MemberName) -> bool {
         match self.world.voices.get(name) {
             Some(Voice::Answered(answer)) => answer.version.at_least(3, 3, 0),
             _ => true,
         }
     }
 
-    fn breaches(&self) -> Vec<Breach> {
+    fn violations(&self) -> Vec<Broken> {
         let mut all = Vec::new();
         // An event changes nothing.
         let mut effects = self.plan.effects.iter();
@@ -100,7 +100,7 @@ impl<'a> Judge<'a> {
                     all.push((name::RESTORE_RETAINS, effect.to_string()));
                 }
                 Effect::DeleteUnstartedClaim { member, .. } if !self.never_started(member) => {
-                    all.push((name::DATA, format!("{effect}: nobody says that it never started")));
+                    all.push((name::DATA, format!("{effect}: no member reports that it never started")));
                 }
                 Effect::CreatePod { member, launch, .. } => self.created(effect, member, launch, &mut all),
                 Effect::AddMember { learner: true, .. }
@@ -136,11 +136,11 @@ impl<'a> Judge<'a> {
             }
         }
         self.changes(&mut all);
-        self.words(&mut all);
+        self.messages(&mut all);
         all
     }
 
-    fn added_voter(&self, effect: &Effect, all: &mut Vec<Breach>) {
+    fn added_voter(&self, effect: &Effect, all: &mut Vec<Broken>) {
         let running = self.world.pods.values().map(|pod| &pod.version);
         let mut versions = running.chain(&self.plan.record.target);
         if versions.all(|version| version.has_learners()) {
@@ -156,14 +156,14 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn removed(&self, effect: &Effect, member: &MemberName, id: MemberId, all: &mut Vec<Breach>) {
+    fn removed(&self, effect: &Effect, member: &MemberName, id: MemberId, all: &mut Vec<Broken>) {
         let mut lines = self.world.list.iter().flat_map(|list| &list.members);
         let line = lines.find(|line| line.id == id);
         if line.is_some_and(|line| members::owner(self.intent, line).is_none()) {
-            all.push((name::STRANGERS, effect.to_string()));
+            all.push((name::FOREIGN_MEMBERS, effect.to_string()));
         }
         let well = self.is_healthy_voter(member);
-        if self.leads(id) && self.can_hand_over(member) && self.healthy_voters > usize::from(well) {
+        if self.leads(id) && self.can_transfer_leadership(member) && self.healthy_voters > usize::from(well) {
             all.push((name::LEADER, effect.to_string()));
         }
         if self.all_voters < 2 {
@@ -180,15 +180,15 @@ impl<'a> Judge<'a> {
             .filter(|name| *name != member && self.answers(name) && !self.stops(name))
             .count();
         if line.is_some_and(|line| !line.learner) && stay < quorum {
-            let why = format!("{effect}: of those that stay only {stay} answer and do not stop");
+            let why = format!("{effect}: of those that stay only {stay} reply and do not stop");
             all.push((name::QUORUM, why));
         }
     }
 
-    fn released(&self, effect: &Effect, id: MemberId, all: &mut Vec<Breach>) {
+    fn released(&self, effect: &Effect, id: MemberId, all: &mut Vec<Broken>) {
         let ours = self.listed.values().any(|line| line.id == id);
         if !self.intent.release_adopted || ours {
-            all.push((name::STRANGERS, format!("{effect} without the user's word")));
+            all.push((name::FOREIGN_MEMBERS, format!("{effect} without the user's request")));
         }
         let well = |line: &&&Listed| {
             let mut voices = self.world.voices.values();
@@ -203,7 +203,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn stopped(&self, effect: &Effect, member: &MemberName, how: Stop, stopped: usize, all: &mut Vec<Breach>) {
+    fn stopped(&self, effect: &Effect, member: &MemberName, how: Stop, stopped: usize, all: &mut Vec<Broken>) {
         let restores = self.plan.record.restoring().is_some();
         if how == Stop::Replaced && !restores {
             all.push((name::RESTORE_PROVEN, format!("{effect} without a restore")));
@@ -225,21 +225,21 @@ impl<'a> Judge<'a> {
             all.push((name::QUORUM, why));
         }
         if stopped > 1 {
-            all.push((name::QUORUM, format!("{effect}: two members stopped in one round")));
+            all.push((name::QUORUM, format!("{effect}: two members stopped in one reconcile")));
         }
         let leads = self.listed.get(member).is_some_and(|line| self.leads(line.id));
-        if leads && voter && self.can_hand_over(member) && healthy > 1 {
+        if leads && voter && self.can_transfer_leadership(member) && healthy > 1 {
             all.push((name::LEADER, effect.to_string()));
         }
         if self.world.list.is_none() && self.answers(member) {
-            all.push((name::QUORUM, format!("{effect}: it answers and nobody proves a list")));
+            all.push((name::QUORUM, format!("{effect}: it replies and no list is proven")));
         }
-        if voter && how == Stop::Restart && self.is_as_wished(member) {
-            all.push((name::NO_RESTART, format!("{effect}: it is as wished")));
+        if voter && how == Stop::Restart && self.is_as_expected(member) {
+            all.push((name::NO_RESTART, format!("{effect}: it is as expected")));
         }
     }
 
-    fn is_as_wished(&self, member: &MemberName) -> bool {
+    fn is_as_expected(&self, member: &MemberName) -> bool {
         self.world.pods.get(member).is_some_and(|pod| {
             pod.template == self.intent.template
                 && Some(&pod.version) == self.plan.record.target.as_ref()
@@ -248,7 +248,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// Without a proven list, somebody who answers says so.
+    /// Without a proven list, a member that replies must report it.
     fn never_started(&self, member: &MemberName) -> bool {
         let mut lists = self.world.voices.values().filter_map(|voice| match voice {
             Voice::Answered(answer) => Some(&answer.list),
@@ -261,7 +261,7 @@ impl<'a> Judge<'a> {
         self.world.list.is_none() && unstarted
     }
 
-    fn created(&self, effect: &Effect, member: &MemberName, launch: &Launch, all: &mut Vec<Breach>) {
+    fn created(&self, effect: &Effect, member: &MemberName, launch: &Launch, all: &mut Vec<Broken>) {
         let votes = |line: &Listed| line.name.is_some() && !line.learner;
         if matches!(launch, Launch::Join { .. }) && self.listed.get(member).is_some_and(votes) {
             all.push((name::MEMORY, format!("{effect}: it votes already")));
@@ -272,8 +272,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// One change of the list in a plan, but for learners where etcd takes several.
-    fn changes(&self, all: &mut Vec<Breach>) {
+    /// One change of the list per plan, except for learners where etcd accepts several.
+    fn changes(&self, all: &mut Vec<Broken>) {
         let count = |is: fn(&Effect) -> bool| self.plan.effects.iter().filter(|effect| is(effect)).count();
         let learners = count(|effect| matches!(effect, Effect::AddMember { learner: true, .. }));
         let changes = count(|effect| {
@@ -293,25 +293,28 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Who does nothing says what is waited for.
-    fn words(&self, all: &mut Vec<Breach>) {
+    /// A plan without effects says what it waits for.
+    fn messages(&self, all: &mut Vec<Broken>) {
         let effects = &self.plan.effects;
         let acts = effects.iter().any(|effect| !matches!(effect, Effect::Tell(_)));
         if !acts
             && self.plan.report.waiting.is_empty()
-            && let Some(why) = not_as_wished(self.intent, &self.plan.record, self.world)
+            && let Some(why) = not_as_expected(self.intent, &self.plan.record, self.world)
         {
-            all.push((name::WORDS, format!("nothing is done and nothing said, but {why}")));
+            all.push((
+                name::MESSAGES,
+                format!("nothing is done and nothing reported, but {why}"),
+            ));
         }
-        // What stands still is Degraded, unless the user wants it to.
+        // A cluster without progress is Degraded, unless the user asked for it.
         let (progressing, degraded) = (&self.plan.report.progressing, &self.plan.report.degraded);
         let wanted = matches!(
             progressing.reason,
             Reason::AsExpected | Reason::Paused | Reason::Hibernating
         );
         if !progressing.holds && !degraded.holds && !wanted {
-            let why = format!("it stands still with {} and is not Degraded", progressing.reason);
-            all.push((name::WORDS, why));
+            let why = format!("it makes no progress with {} and is not Degraded", progressing.reason);
+            all.push((name::MESSAGES, why));
         }
     }
 }

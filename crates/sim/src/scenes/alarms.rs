@@ -1,4 +1,4 @@
-//! Alarms, and what keeps members from running: each case that was seen.
+//! Alarms, and what keeps members from running: each observed case.
 
 use stateward_plan::etcd::{Alarm, MemberId, Reason};
 
@@ -24,18 +24,18 @@ fn id_of(sim: &Sim<'_>, process: Id) -> MemberId {
 }
 
 #[test]
-fn an_alarm_of_anybody_is_told_and_cleared_and_costs_no_member() {
+fn any_alarm_is_reported_and_cleared_and_costs_no_member() {
     for alarm in [Alarm::Corrupt, Alarm::NoSpace] {
         for of in [None, Some(MemberId(0)), Some(MemberId(0xdead))] {
             // given a cluster whose members agree
             let mut sim = at_rest(40);
             let before = ids(&sim);
             let of = of.unwrap_or_else(|| id_of(&sim, follower(&sim)));
-            // when an alarm is raised for a member, for nobody, or for one that is gone
+            // when an alarm is raised for a member, for no member, or for a removed one
             let cluster = cluster_id(&sim).0;
             sim.raise(cluster, of, alarm);
-            // then the status tells of it, it is cleared, and all members stay.
-            until(&mut sim, "tell of it", |sim| {
+            // then the status reports it, it is cleared, and all members stay.
+            until(&mut sim, "report it", |sim| {
                 available(sim) == Some(Reason::WritesRefused)
             });
             rests(&mut sim);
@@ -77,15 +77,17 @@ fn without_a_majority_nothing_is_changed_and_the_hashes_are_named() {
     let (cluster, wrong) = (cluster_id(&sim).0, follower(&sim));
     sim.change_content(wrong);
     sim.raise(cluster, MemberId(0), Alarm::Corrupt);
-    until(&mut sim, "say it", |sim| super::report_says(sim, Reason::DataDiffers));
+    until(&mut sim, "report it", |sim| {
+        super::report_says(sim, Reason::DataDiffers)
+    });
     pass(&mut sim, 60_000);
     assert_eq!(ids(&sim), before);
     assert!(sim.raised(cluster, Alarm::Corrupt));
     let cluster = sim.kube.now.cluster.as_ref().and_then(|cluster| cluster.report.clone());
-    let words = cluster.expect("a report").waiting;
+    let message = cluster.expect("a report").waiting;
     assert!(
-        words.contains("has 00000000 at revision") && words.contains("from a backup"),
-        "{words}"
+        message.contains("has 00000000 at revision") && message.contains("from a backup"),
+        "{message}"
     );
 }
 
@@ -98,20 +100,20 @@ fn a_learner_that_cannot_start_does_not_keep_an_alarm_raised() {
     }
     pass(&mut sim, 6000);
     sim.edit(|intent| intent.size = 5);
-    until(&mut sim, "add a learner", |sim| sim.ledger.conf.len() == 4);
+    until(&mut sim, "add a learner", |sim| sim.truth.conf.len() == 4);
     pass(&mut sim, 10_000);
-    // when space runs out, and when an alarm of nobody is raised,
+    // when space runs out, and when an alarm for no member is raised,
     for alarm in [Alarm::NoSpace, Alarm::Corrupt] {
         let cluster = cluster_id(&sim).0;
         sim.raise(cluster, MemberId(0), alarm);
         // then it is cleared, although the learner never starts.
         until(&mut sim, "clear it", |sim| sim.alarms.is_empty());
-        assert_eq!(sim.ledger.conf.len(), 4);
+        assert_eq!(sim.truth.conf.len(), 4);
     }
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled_is_told() {
+fn an_image_that_cannot_be_pulled_is_reported() {
     // Given nodes that cannot pull images, when a cluster is created,
     let mut sim = Sim::new(45, Profile::gentle(), &REAL, true);
     for node in 0..sim.nodes.len() {
@@ -119,8 +121,8 @@ fn an_image_that_cannot_be_pulled_is_told() {
     }
     sim.create_cluster(three());
     sim.wake_operator(0, 5);
-    // then it is told while it lasts, and in the end all is well.
-    until(&mut sim, "tell it", |sim| {
+    // then it is reported while it lasts, and in the end the cluster is healthy.
+    until(&mut sim, "report it", |sim| {
         degraded(sim) == Some(Reason::ImagePullBackOff)
     });
     assert!(sim.now < 60_000);

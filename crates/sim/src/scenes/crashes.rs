@@ -9,7 +9,7 @@ use crate::profile::Profile;
 use crate::sim::Sim;
 use crate::subject::{REAL, Subject};
 
-/// A member crashes for good, and so does whoever takes its place, for half an hour; ten minutes of it pass.
+/// A member crashes repeatedly, and so does its replacement, for half an hour; ten minutes of it pass.
 fn crashes_wherever_it_goes(subject: &Subject) -> (Sim<'_>, BTreeSet<MemberId>) {
     let mut sim = Sim::new(19, Profile::gentle(), subject, true);
     sim.create_cluster(three());

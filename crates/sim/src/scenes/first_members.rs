@@ -1,4 +1,4 @@
-//! Members at their very first start, before anybody has heard them.
+//! Members at their very first start, before the first probe.
 
 use std::time::Duration;
 
@@ -10,8 +10,9 @@ use crate::profile::Profile;
 use crate::sim::Sim;
 use crate::subject::REAL;
 
-/// Three members that started at once serve and have confirmed writes; the operator has been away since it made them.
-fn founded_unheard(storage: Storage) -> Sim<'static> {
+/// Three members that started at the same time serve and have acknowledged writes; the operator has been down since it
+/// created them.
+fn bootstrapped_unobserved(storage: Storage) -> Sim<'static> {
     let mut sim = Sim::new(31, Profile::gentle(), &REAL, true);
     sim.create_cluster(Intent {
         bootstrap: Bootstrap::Parallel,
@@ -19,21 +20,21 @@ fn founded_unheard(storage: Storage) -> Sim<'static> {
         ..three()
     });
     sim.wake_operator(0, 5);
-    until(&mut sim, "make the pods", |sim| sim.kube.now.pods.len() == 3);
+    until(&mut sim, "create the pods", |sim| sim.kube.now.pods.len() == 3);
     sim.stop_operator(0);
     until(&mut sim, "serve", |sim| {
-        sim.processes.values().filter(|process| process.serves).count() == 3 && !sim.ledger.acknowledged.is_empty()
+        sim.processes.values().filter(|process| process.serves).count() == 3 && !sim.truth.acknowledged.is_empty()
     });
     sim
 }
 
 #[test]
-fn a_first_member_that_lost_its_data_unheard_does_not_begin_empty() {
+fn a_first_member_that_lost_its_data_unobserved_does_not_begin_empty() {
     for storage in [Storage::Durable { bytes: 1 << 30 }, Storage::Ephemeral] {
-        let mut sim = founded_unheard(storage);
+        let mut sim = bootstrapped_unobserved(storage);
         let before = ids(&sim);
         let name = sim.kube.now.pods.keys().next().cloned().expect("a pod");
-        // No other one could tell it that it was there before.
+        // No other member can report that it was bootstrapped before.
         let later = sim.now + 5 * MINUTE;
         for process in sim.processes.values_mut() {
             process.frozen_until = later;
@@ -76,9 +77,9 @@ fn a_voter_that_never_started_on_a_node_that_is_gone_begins_elsewhere() {
         new_node(sim).is_some()
     });
     let node = new_node(&sim).expect("a node");
-    assert_eq!(sim.ledger.conf.len(), 2);
+    assert_eq!(sim.truth.conf.len(), 2);
     sim.node_down(node);
     sim.nodes[node].gone = true;
     rests(&mut sim);
-    assert_eq!(sim.ledger.conf.len(), 2);
+    assert_eq!(sim.truth.conf.len(), 2);
 }

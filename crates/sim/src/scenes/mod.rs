@@ -1,9 +1,9 @@
-//! Scenes: what happens is written down, not drawn. One file a subject; here is what they share.
+//! Scenes: histories that are written down, not drawn. One file per subject; this one has what they share.
 
+mod adoption;
 mod alarms;
 mod crashes;
 mod first_members;
-mod moving_in;
 mod peers;
 mod recovery;
 mod restores;
@@ -16,16 +16,16 @@ use std::collections::BTreeSet;
 use stateward_api::EtcdVersion;
 use stateward_plan::etcd::{Bootstrap, ClusterId, Intent, MemberId, Reason, Storage};
 
-use crate::dice::Dice;
 use crate::profile::Profile;
 use crate::queue::Ms;
+use crate::rng::Rng;
 use crate::sim::Sim;
 use crate::subject::REAL;
-use crate::user::wish;
+use crate::user::first_intent;
 
 const MINUTE: Ms = 60_000;
 
-/// A gentle world with a cluster of three in it.
+/// A cluster of three, without faults.
 fn scene(seed: u64) -> Sim<'static> {
     let mut sim = Sim::new(seed, Profile::gentle(), &REAL, true);
     sim.create_cluster(three());
@@ -39,11 +39,11 @@ fn three() -> Intent {
         version: EtcdVersion::new(3, 6, 16),
         bootstrap: Bootstrap::SeedThenJoin,
         storage: Storage::Durable { bytes: 1 << 30 },
-        ..wish(&mut Dice::new(1))
+        ..first_intent(&mut Rng::new(1))
     }
 }
 
-/// A gentle world with a cluster of three that is at rest.
+/// A converged cluster of three, without faults.
 fn at_rest(seed: u64) -> Sim<'static> {
     let mut sim = scene(seed);
     rests(&mut sim);
@@ -55,17 +55,17 @@ fn until(sim: &mut Sim<'_>, what: &str, done: impl Fn(&Sim<'_>) -> bool) {
     let end = sim.now + 10 * MINUTE;
     while !done(sim) {
         if !sim.step(end) {
-            tell_and_fail(sim, what);
+            fail_with_log(sim, what);
         }
     }
 }
 
-/// From now on nothing happens but what has begun, and all must come to be as wished.
+/// Stops all faults and waits until the cluster converges.
 fn rests(sim: &mut Sim<'_>) {
     sim.calm = true;
     sim.come_to_rest();
     if sim.broken.is_some() {
-        tell_and_fail(sim, "come to rest");
+        fail_with_log(sim, "converge");
     }
 }
 
@@ -73,21 +73,21 @@ fn pass(sim: &mut Sim<'_>, time: Ms) {
     let end = sim.now + time;
     while sim.step(end) {}
     if sim.broken.is_some() {
-        tell_and_fail(sim, "keep the rules");
+        fail_with_log(sim, "keep the rules");
     }
 }
 
-fn tell_and_fail(sim: &mut Sim<'_>, what: &str) -> ! {
-    let story = sim.take_story().join("\n");
-    panic!("it did not {what}\n{story}");
+fn fail_with_log(sim: &mut Sim<'_>, what: &str) -> ! {
+    let log = sim.take_log().join("\n");
+    panic!("it did not {what}\n{log}");
 }
 
 fn ids(sim: &Sim<'_>) -> BTreeSet<MemberId> {
-    sim.ledger.conf.iter().map(|line| line.id).collect()
+    sim.truth.conf.iter().map(|line| line.id).collect()
 }
 
 fn cluster_id(sim: &Sim<'_>) -> ClusterId {
-    ClusterId(*sim.ledger.founded.first().expect("it was founded"))
+    ClusterId(*sim.truth.bootstrapped.first().expect("it was bootstrapped"))
 }
 
 fn follower(sim: &Sim<'_>) -> u32 {

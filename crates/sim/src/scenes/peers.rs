@@ -1,4 +1,4 @@
-//! The bugs of other operators (peers.md), each as a scene of its own.
+//! The bugs of other operators (peers.md), one scene each.
 
 use stateward_plan::etcd::{Intent, LaunchKind, Storage};
 
@@ -13,10 +13,10 @@ use crate::subject::REAL;
 fn killed_after_every_step_of_a_create() {
     for steps in 0..40 {
         let mut sim = scene(steps);
-        sim.operators[0].dies_in = Some(u32::try_from(steps).unwrap_or(0));
+        sim.operators[0].crashes_in = Some(u32::try_from(steps).unwrap_or(0));
         pass(&mut sim, MINUTE);
         rests(&mut sim);
-        assert_eq!(sim.ledger.founded.len(), 1);
+        assert_eq!(sim.truth.bootstrapped.len(), 1);
     }
 }
 
@@ -25,7 +25,7 @@ fn killed_after_every_step_of_a_replacement() {
     for steps in 0..24 {
         let mut sim = at_rest(steps);
         let before = ids(&sim);
-        sim.operators[0].dies_in = Some(u32::try_from(steps).unwrap_or(0));
+        sim.operators[0].crashes_in = Some(u32::try_from(steps).unwrap_or(0));
         let pod = follower(&sim);
         let volume = sim.processes[&pod].volume;
         sim.wipe(pod, volume);
@@ -47,7 +47,7 @@ fn a_timed_out_add_leaves_no_ghost() {
     sim.add_member(cluster, &peer_url(&"demo-ghost".into()), true)
         .expect("added");
     rests(&mut sim);
-    assert_eq!(sim.ledger.conf.len(), 3);
+    assert_eq!(sim.truth.conf.len(), 3);
 }
 
 #[test]
@@ -55,11 +55,11 @@ fn a_join_that_was_never_started_is_undone_when_the_size_goes_back() {
     let mut sim = at_rest(2);
     pass(&mut sim, 6000);
     sim.edit(|intent| intent.size = 5);
-    until(&mut sim, "add a member", |sim| sim.ledger.conf.len() > 3);
+    until(&mut sim, "add a member", |sim| sim.truth.conf.len() > 3);
     sim.kill_operator(0);
     sim.edit(|intent| intent.size = 3);
     rests(&mut sim);
-    assert_eq!(sim.ledger.conf.len(), 3);
+    assert_eq!(sim.truth.conf.len(), 3);
 }
 
 #[test]
@@ -70,10 +70,12 @@ fn recreated_under_the_same_name_the_past_deletes_nothing_of_the_present() {
         let past = sim.kube.now.clone();
         sim.delete_cluster();
         pass(&mut sim, 500);
-        sim.take_back();
+        sim.revert();
         sim.edit(|intent| intent.ignore_old_claims = true);
-        until(&mut sim, "found the new cluster", |sim| !sim.ledger.founded.is_empty());
-        // A restarted operator is shown the old object again.
+        until(&mut sim, "bootstrap the new cluster", |sim| {
+            !sim.truth.bootstrapped.is_empty()
+        });
+        // A restarted operator reads the old object again.
         sim.kube.past.clear();
         sim.kube.past.push_back(past);
         sim.profile.stale = 1000;
@@ -86,7 +88,7 @@ fn recreated_under_the_same_name_the_past_deletes_nothing_of_the_present() {
             .now
             .claims
             .values()
-            .filter(|claim| claim.owner != sim.ledger.owner)
+            .filter(|claim| claim.owner != sim.truth.owner)
             .collect();
         assert_eq!(!old.is_empty(), retain, "kept claims are kept");
         rests(&mut sim);
@@ -94,7 +96,7 @@ fn recreated_under_the_same_name_the_past_deletes_nothing_of_the_present() {
 }
 
 #[test]
-fn three_to_one_to_three_with_a_stale_size_removes_nobody() {
+fn three_to_one_to_three_with_a_stale_size_removes_no_member() {
     let mut sim = at_rest(4);
     let before = ids(&sim);
     sim.kill_operator(0);
@@ -122,30 +124,26 @@ fn missed_events_leave_nothing_too_few_or_too_many() {
     sim.delete_pod(&pod, None);
     pass(&mut sim, 3 * MINUTE);
     assert_eq!(
-        (
-            sim.kube.now.pods.len(),
-            sim.kube.now.claims.len(),
-            sim.ledger.conf.len()
-        ),
+        (sim.kube.now.pods.len(), sim.kube.now.claims.len(), sim.truth.conf.len()),
         (5, 5, 5)
     );
 }
 
 #[test]
-fn a_change_of_mind_in_mid_step_strands_nobody() {
+fn an_edit_that_is_reverted_in_mid_step_leaves_no_member_behind() {
     for (first, second) in [(2, 3), (5, 3), (1, 3), (5, 1)] {
         let mut sim = at_rest(6);
         pass(&mut sim, 6000);
         sim.edit(|intent| intent.size = first);
-        until(&mut sim, "begin", |sim| sim.ledger.conf.len() != 3);
+        until(&mut sim, "begin", |sim| sim.truth.conf.len() != 3);
         sim.edit(|intent| intent.size = second);
         rests(&mut sim);
-        assert_eq!(sim.ledger.conf.len(), second);
+        assert_eq!(sim.truth.conf.len(), second);
     }
 }
 
 #[test]
-fn to_sleep_and_back_in_mid_step() {
+fn hibernation_and_back_in_mid_step() {
     for wait in [0, 100, 1000, 5000, 30_000] {
         let mut sim = at_rest(7);
         let before = ids(&sim);
@@ -158,7 +156,7 @@ fn to_sleep_and_back_in_mid_step() {
 }
 
 #[test]
-fn bad_values_are_undone_by_taking_them_back() {
+fn bad_values_are_undone_by_reverting_them() {
     for bad in ["bad-image", "bad-selector", "bad-flag"] {
         for wait in [200, 5000, 120_000] {
             let mut sim = at_rest(8);
@@ -175,7 +173,7 @@ fn bad_values_are_undone_by_taking_them_back() {
 }
 
 #[test]
-fn nobody_is_stopped_for_a_pod_that_the_api_server_refuses() {
+fn no_member_is_stopped_for_a_pod_that_the_api_server_rejects() {
     for storage in [Storage::Durable { bytes: 1 << 30 }, Storage::Ephemeral] {
         // given a cluster at rest
         let mut sim = Sim::new(8, Profile::gentle(), &REAL, true);
@@ -184,13 +182,13 @@ fn nobody_is_stopped_for_a_pod_that_the_api_server_refuses() {
         rests(&mut sim);
         sim.calm = false;
         let (before, starts) = (ids(&sim), sim.incarnations);
-        // when its pods shall be made from what the API server refuses
+        // when the API server rejects the pods of its new spec
         sim.edit(|intent| intent.template = "t1-bad-label".into());
         pass(&mut sim, 2 * MINUTE);
-        // then all members serve on, and nobody was added that could not start
+        // then all members continue to serve, and no member was added that could not start
         assert_eq!(sim.processes.values().filter(|process| process.serves).count(), 3);
         assert_eq!((ids(&sim), sim.incarnations), (before.clone(), starts));
-        // and taking it back heals without a restart
+        // and reverting the spec heals the cluster without a restart
         sim.edit(|intent| intent.template = "t0".into());
         rests(&mut sim);
         assert_eq!((ids(&sim), sim.incarnations), (before, starts));
@@ -198,7 +196,7 @@ fn nobody_is_stopped_for_a_pod_that_the_api_server_refuses() {
 }
 
 #[test]
-fn a_bad_value_in_the_first_spec_is_undone_too() {
+fn a_bad_value_in_the_first_spec_is_reverted_too() {
     for bad in ["bad-image", "bad-selector", "bad-flag", "bad-label"] {
         let mut sim = Sim::new(9, Profile::gentle(), &REAL, true);
         sim.create_cluster(Intent {
@@ -248,13 +246,13 @@ fn one_broken_member_does_not_condemn_the_others() {
         sim.nodes[other].side = u8::from(other != node);
     }
     pass(&mut sim, 10 * MINUTE);
-    assert_eq!((ids(&sim), sim.incarnations), (before, starts), "nothing is touched");
+    assert_eq!((ids(&sim), sim.incarnations), (before, starts), "nothing is changed");
     sim.reconnect();
     rests(&mut sim);
 }
 
 #[test]
-fn a_dead_member_leaves_through_the_others_and_its_pod_is_not_waited_for() {
+fn a_lost_member_is_removed_through_the_others_and_its_pod_is_not_waited_for() {
     let mut sim = at_rest(13);
     sim.edit(|intent| intent.replace_after = std::time::Duration::from_secs(60));
     let pod = follower(&sim);
@@ -262,7 +260,7 @@ fn a_dead_member_leaves_through_the_others_and_its_pod_is_not_waited_for() {
     sim.node_down(node);
     sim.nodes[node].gone = true;
     until(&mut sim, "replace it", |sim| {
-        sim.ledger.conf.len() == 3 && sim.processes.values().filter(|process| process.serves).count() == 3
+        sim.truth.conf.len() == 3 && sim.processes.values().filter(|process| process.serves).count() == 3
     });
     rests(&mut sim);
 }
@@ -270,7 +268,7 @@ fn a_dead_member_leaves_through_the_others_and_its_pod_is_not_waited_for() {
 #[test]
 fn a_pod_is_not_stopped_when_leaving_failed() {
     let mut sim = at_rest(14);
-    // One of three is frozen: etcd refuses to let another one go.
+    // One of three is frozen: etcd rejects the removal of another one.
     let pod = follower(&sim);
     let until_then = sim.now + 2 * MINUTE;
     if let Some(process) = sim.processes.get_mut(&pod) {
@@ -279,9 +277,12 @@ fn a_pod_is_not_stopped_when_leaving_failed() {
     sim.edit(|intent| intent.size = 1);
     pass(&mut sim, 100_000);
     let serving = sim.processes.values().filter(|process| process.serves).count();
-    assert!(serving >= sim.ledger.conf.len().min(2), "no pod goes before its member");
+    assert!(
+        serving >= sim.truth.conf.len().min(2),
+        "no pod is deleted before its member is removed"
+    );
     rests(&mut sim);
-    assert_eq!(sim.ledger.conf.len(), 1);
+    assert_eq!(sim.truth.conf.len(), 1);
 }
 
 #[test]
@@ -313,7 +314,7 @@ fn two_operators_at_once_do_no_harm() {
         sim.queue.at(sim.now + 1, Event::Yield(1));
         pass(&mut sim, 1000);
         rests(&mut sim);
-        assert_eq!(sim.ledger.founded.len(), 1);
+        assert_eq!(sim.truth.bootstrapped.len(), 1);
     }
 }
 
@@ -321,14 +322,14 @@ fn two_operators_at_once_do_no_harm() {
 fn all_pods_deleted_the_same_cluster_comes_back() {
     let mut sim = at_rest(16);
     let (before, cluster) = (ids(&sim), cluster_id(&sim));
-    let writes = sim.ledger.acknowledged.len();
+    let writes = sim.truth.acknowledged.len();
     let names: Vec<_> = sim.kube.now.pods.keys().cloned().collect();
     for name in names {
         sim.delete_pod(&name, None);
     }
     rests(&mut sim);
     assert_eq!((ids(&sim), cluster_id(&sim)), (before, cluster));
-    assert!(sim.ledger.acknowledged.len() > writes);
+    assert!(sim.truth.acknowledged.len() > writes);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A quorum that is lost, or only looks like it: what is given up, on which proof, and when.
+//! A quorum that is lost or only seems to be: what is given up, on which evidence, and when.
 
 use stateward_plan::etcd::{Intent, MemberName, NodeEnd, Recovery};
 
@@ -19,14 +19,14 @@ fn waiting(sim: &Sim<'_>) -> String {
     report.map_or_else(String::new, |report| report.waiting.clone())
 }
 
-fn asks_for_proof(sim: &Sim<'_>, members: &[MemberName]) {
-    let words = waiting(sim);
+fn asks_for_confirmation(sim: &Sim<'_>, members: &[MemberName]) {
+    let message = waiting(sim);
     for member in members {
-        assert!(words.contains(&member.0), "{member} is not named: {words}");
+        assert!(message.contains(&member.0), "{member} is not named: {message}");
     }
     assert!(
-        words.contains("stateward.dev/confirm-lost=") && words.contains("kubectl taint node node-"),
-        "it does not say what to type: {words}"
+        message.contains("stateward.dev/confirm-lost=") && message.contains("kubectl taint node node-"),
+        "it does not say what to type: {message}"
     );
 }
 
@@ -39,20 +39,20 @@ fn members_that_are_only_cut_off_are_not_given_up() {
             let (before, cluster, members) = (ids(&sim), cluster_id(&sim), two(&sim));
             let called = names(&sim, &members);
             let nodes = cut_off(&mut sim, &members);
-            let (written, claims) = (sim.ledger.acknowledged.len(), sim.kube.now.claims.len());
+            let (written, claims) = (sim.truth.acknowledged.len(), sim.kube.now.claims.len());
             pass(&mut sim, 2 * MINUTE);
             if by_force {
-                // when somebody deletes their pods by force
+                // when a user deletes their pods by force
                 for member in &members {
                     sim.remove_pod(*member);
                 }
             }
             // when much more than every delay has passed
             pass(&mut sim, 4 * MINUTE);
-            // then they serve on, nothing was touched, and the status says what to do
-            assert!(sim.ledger.acknowledged.len() > written + 200, "they do not serve");
+            // then they continue to serve, nothing was changed, and the status says what to do
+            assert!(sim.truth.acknowledged.len() > written + 200, "they do not serve");
             assert_eq!((ids(&sim), sim.kube.now.claims.len()), (before.clone(), claims));
-            asks_for_proof(&sim, &called);
+            asks_for_confirmation(&sim, &called);
             // and when they are back, it is the same cluster
             for node in nodes {
                 sim.node_back(node);
@@ -80,8 +80,8 @@ fn members_of_nodes_out_of_service_come_back_elsewhere() {
         sim.node_down(*node);
     }
     pass(&mut sim, 10 * MINUTE);
-    assert!(sim.ledger.restored.is_empty(), "it was given up");
-    // when an administrator says so
+    assert!(sim.truth.restored.is_empty(), "it was given up");
+    // when an administrator confirms it
     for node in &nodes {
         sim.kube
             .ended_nodes_mut()
@@ -101,7 +101,7 @@ fn a_quorum_is_given_up_when_the_user_confirms_it_and_old_claims_are_kept() {
         let lost = destroyed(&mut sim);
         pass(&mut sim, 10 * MINUTE);
         assert_eq!(ids(&sim), before, "it was given up without proof");
-        asks_for_proof(&sim, &lost);
+        asks_for_confirmation(&sim, &lost);
         // when the user confirms it
         sim.edit(|intent| intent.confirmed_lost.extend(lost.clone()));
         sim.calm = true;
@@ -130,7 +130,7 @@ fn a_volume_that_no_node_can_use_is_not_lost() {
     let (before, cluster) = (ids(&sim), cluster_id(&sim));
     // when much more than every delay has passed
     pass(&mut sim, 30 * MINUTE);
-    // then nothing is given up, and the status says what would
+    // then nothing is given up, and the status says what is needed
     assert_eq!(ids(&sim), before);
     assert!(waiting(&sim).contains("confirm-lost="), "{}", waiting(&sim));
     // and when the zone has nodes again, it is the same cluster
@@ -148,7 +148,7 @@ fn the_only_member_is_replaced_by_a_sealed_pod_before_others_join() {
 }
 
 #[test]
-fn a_recovery_from_a_survivor_ends_whenever_the_operator_dies() {
+fn a_recovery_from_a_survivor_ends_whenever_the_operator_crashes() {
     for steps in 0..30 {
         let mut sim = backed_up(&REAL, Recovery::FromSurvivor(DELAY), false);
         for name in names(&sim, &two(&sim)) {
@@ -159,15 +159,15 @@ fn a_recovery_from_a_survivor_ends_whenever_the_operator_dies() {
         until(&mut sim, "begin to recover", |sim| {
             sim.present().is_some_and(|(_, record)| record.recovery.is_some())
         });
-        sim.operators[0].dies_in = Some(steps);
+        sim.operators[0].crashes_in = Some(steps);
         rests(&mut sim);
         assert_eq!(sim.lineages, 1, "a member was made the only one twice");
     }
 }
 
 #[test]
-fn nothing_is_founded_beside_voters_that_are_not_ours() {
-    // given a cluster from elsewhere that one of ours has joined
+fn nothing_is_bootstrapped_beside_voters_that_are_not_ours() {
+    // given a foreign cluster that one of our members has joined
     let mut sim = Sim::new(3, Profile::gentle(), &REAL, true);
     let old: Vec<MemberName> = (0..3).map(|number| MemberName(format!("old-{number}"))).collect();
     let intent = Intent {
@@ -177,17 +177,17 @@ fn nothing_is_founded_beside_voters_that_are_not_ours() {
     };
     let version = intent.version.clone();
     sim.create_cluster(intent);
-    sim.found_elsewhere(&old, &version);
+    sim.create_elsewhere(&old, &version);
     sim.wake_operator(0, 5);
     let ours = |sim: &Sim<'_>| {
         let of_us = |line: &&stateward_plan::etcd::Listed| !line.learner && line.peer_urls[0].contains(".demo.");
-        sim.ledger.conf.iter().filter(of_us).count()
+        sim.truth.conf.iter().filter(of_us).count()
     };
     until(&mut sim, "join", |sim| ours(sim) == 1);
     sim.take_backup();
     pass(&mut sim, 2000);
     let before = ids(&sim);
-    // when ours loses everything while the others are away for the operator
+    // when ours loses its data while the operator does not reach the others
     for process in sim
         .processes
         .values_mut()
@@ -201,9 +201,9 @@ fn nothing_is_founded_beside_voters_that_are_not_ours() {
         sim.delete_pod(&name, None);
     }
     pass(&mut sim, 10 * MINUTE);
-    // then no second cluster is founded, and when they are back it is the same one
-    assert_eq!((ids(&sim), sim.ledger.founded.len()), (before, 1));
-    assert!(sim.ledger.restored.is_empty());
+    // then no second cluster is bootstrapped, and when they are back it is the same one
+    assert_eq!((ids(&sim), sim.truth.bootstrapped.len()), (before, 1));
+    assert!(sim.truth.restored.is_empty());
 }
 
 #[test]
@@ -212,17 +212,17 @@ fn a_backup_of_an_earlier_cluster_of_the_name_is_used_only_with_consent() {
     let mut sim = loses_everything_after_another(&REAL);
     // when
     pass(&mut sim, 10 * MINUTE);
-    // then it is refused, with the way out
-    assert!(sim.ledger.restored.is_empty());
+    // then it is not used, and the status names the way out
+    assert!(sim.truth.restored.is_empty());
     assert!(
         waiting(&sim).contains("spec.recovery.backupRef.name to nightly"),
         "{}",
         waiting(&sim)
     );
-    // and followed when the user names it
+    // and it is used when the user names it
     sim.edit(|intent| intent.recovery_backup = Some("nightly".into()));
     rests(&mut sim);
-    assert_eq!(sim.ledger.restored.len(), 1);
+    assert_eq!(sim.truth.restored.len(), 1);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn the_survivor_is_who_knows_most_to_be_committed() {
 }
 
 #[test]
-fn a_pod_that_vanished_while_nobody_looked_is_proven_by_its_node() {
+fn a_pod_that_vanished_unobserved_is_proven_by_its_node() {
     // given two of three whose pods and claims are deleted while no operator runs
     let mut sim = at_rest(31);
     sim.edit(|intent| intent.recovery = Recovery::FromSurvivor(DELAY));
@@ -249,8 +249,8 @@ fn a_pod_that_vanished_while_nobody_looked_is_proven_by_its_node() {
     sim.judge_loss(false);
     pass(&mut sim, MINUTE / 2);
     assert!(sim.processes.len() == 1, "they have ended");
-    // when it starts again, having missed their kubelets' words
+    // when it starts again, having missed what their kubelets reported
     sim.revive_operator(0);
-    // then their nodes, which obey, are the proof
+    // then their nodes, which follow the API server, are the evidence
     rests(&mut sim);
 }

@@ -1,4 +1,4 @@
-//! Members whose pods somebody deletes while something else goes on: they still answer, and are gone in a moment.
+//! Members whose pods are deleted while something else is in progress: they still reply, but will soon have stopped.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::subject::{REAL, Subject};
 
 /// A planner that counts on members that are being stopped.
 const TRUSTING: Subject = Subject {
-    name: "counts on who stops",
+    name: "counts on a stopping member",
     plan: trusting,
     ..REAL
 };
@@ -44,7 +44,7 @@ fn followers(sim: &Sim<'_>) -> Vec<(Id, MemberName)> {
     followers.map(|(id, process)| (*id, process.name.clone())).collect()
 }
 
-/// Of three members one is on a node that is gone, and one has its pod and claim deleted while the size is set to one.
+/// One of three members is on a lost node, and another one has its pod and claim deleted while the size is set to one.
 fn shrinks_while_one_stops(seed: u64, subject: &Subject) -> Sim<'_> {
     let mut sim = at_rest_by(seed, subject, EtcdVersion::new(3, 6, 16));
     let followers = followers(&sim);
@@ -56,22 +56,22 @@ fn shrinks_while_one_stops(seed: u64, subject: &Subject) -> Sim<'_> {
     sim.nodes[node].down = true;
     sim.nodes[node].gone = true;
     sim.processes.retain(|_, process| process.node != node);
-    sim.node_away(node);
+    sim.node_unavailable(node);
     sim.edit(|intent| intent.size = 1);
     sim
 }
 
 #[test]
-fn nobody_is_removed_on_the_word_of_a_member_that_stops() {
+fn no_member_is_removed_on_the_reply_of_one_that_stops() {
     let mut sim = shrinks_while_one_stops(23, &REAL);
     rests(&mut sim);
-    assert_eq!(sim.ledger.conf.len(), 1);
-    assert!(!sim.ledger.majority_lost);
+    assert_eq!(sim.truth.conf.len(), 1);
+    assert!(!sim.truth.majority_lost);
 }
 
 #[test]
 fn a_planner_that_counts_on_one_that_stops_is_caught_when_it_removes() {
-    // The operator must look before it has stopped.
+    // The operator must observe it before it has stopped.
     let caught = |seed: u64| {
         let mut sim = shrinks_while_one_stops(seed, &TRUSTING);
         let soon = sim.now + super::MINUTE;
@@ -81,7 +81,7 @@ fn a_planner_that_counts_on_one_that_stops_is_caught_when_it_removes() {
     assert!((0..40).any(caught));
 }
 
-/// Before 3.4 a voter that is added raises the quorum at once: not while one of the others stops.
+/// Before 3.4 an added voter raises the quorum immediately: it must not be added while another one stops.
 fn grows_while_one_stops(seed: u64, subject: &Subject) -> Sim<'_> {
     let mut sim = at_rest_by(seed, subject, EtcdVersion::new(3, 3, 27));
     let (_, stops) = followers(&sim).remove(0);
@@ -94,12 +94,12 @@ fn grows_while_one_stops(seed: u64, subject: &Subject) -> Sim<'_> {
 fn no_voter_is_added_while_another_stops() {
     let mut sim = grows_while_one_stops(23, &REAL);
     rests(&mut sim);
-    assert_eq!(sim.ledger.conf.len(), 5);
+    assert_eq!(sim.truth.conf.len(), 5);
 }
 
 #[test]
 fn a_planner_that_counts_on_one_that_stops_is_caught_when_it_adds() {
-    // The operator must look before it has stopped.
+    // The operator must observe it before it has stopped.
     let caught = |seed: u64| {
         let mut sim = grows_while_one_stops(seed, &TRUSTING);
         let soon = sim.now + super::MINUTE;
@@ -109,9 +109,9 @@ fn a_planner_that_counts_on_one_that_stops_is_caught_when_it_adds() {
     assert!((0..40).any(caught));
 }
 
-/// A removal that was answered by a timeout happened after all, while nobody looked, and then one of the two that are left
-/// lost its data. The record still counts three.
-fn lost_after_an_unheard_removal() -> Sim<'static> {
+/// A removal that timed out happened nevertheless, unobserved, and then one of the two remaining members lost its data.
+/// The record still counts three.
+fn lost_after_an_unobserved_removal() -> Sim<'static> {
     let mut sim = at_rest(&REAL, EtcdVersion::new(3, 6, 16));
     sim.edit(|intent| intent.recovery = Recovery::Report);
     sim.stop_operator(0);
@@ -120,9 +120,7 @@ fn lost_after_an_unheard_removal() -> Sim<'static> {
     let id = sim.data_of(*removed).expect("data").id;
     let ClusterId(cluster) = cluster_id(&sim);
     sim.remove_member(ClusterId(cluster), id).expect("removed");
-    until(&mut sim, "tell it that it was removed", |sim| {
-        sim.ledger.conf.len() == 2
-    });
+    until(&mut sim, "learn that it was removed", |sim| sim.truth.conf.len() == 2);
     sim.delete_claim(lost);
     sim.delete_pod(lost, None);
     sim.revive_operator(0);
@@ -130,14 +128,14 @@ fn lost_after_an_unheard_removal() -> Sim<'static> {
 }
 
 #[test]
-fn a_quorum_that_an_unheard_removal_made_smaller_is_reported_lost() {
+fn a_quorum_that_an_unobserved_removal_made_smaller_is_reported_lost() {
     // given one of two voters lost, when the record still counts the third
-    let mut sim = lost_after_an_unheard_removal();
+    let mut sim = lost_after_an_unobserved_removal();
     // then the status says so, and nothing is changed
-    until(&mut sim, "say it", |sim| report_says(sim, Reason::QuorumLost));
-    assert_eq!(sim.ledger.conf.len(), 2);
+    until(&mut sim, "report it", |sim| report_says(sim, Reason::QuorumLost));
+    assert_eq!(sim.truth.conf.len(), 2);
     // and with the user's consent the survivor becomes the cluster
     sim.edit(|intent| intent.recovery = Recovery::FromSurvivor(Duration::from_secs(30)));
     rests(&mut sim);
-    assert_eq!(sim.ledger.conf.len(), 3);
+    assert_eq!(sim.truth.conf.len(), 3);
 }

@@ -5,7 +5,7 @@ use crate::profile::Profile;
 use crate::sim::Sim;
 use crate::subject::{REAL, Subject};
 
-/// A cluster of three with TLS that is at rest.
+/// A converged cluster of three with TLS.
 fn at_rest_with_tls(subject: &Subject) -> Sim<'_> {
     for seed in 0..20 {
         let mut sim = Sim::new(seed, Profile::gentle(), subject, true);
@@ -22,15 +22,15 @@ fn at_rest_with_tls(subject: &Subject) -> Sim<'_> {
 }
 
 #[test]
-fn the_kind_of_tls_changes_by_steps_wherever_the_operator_dies() {
+fn the_kind_of_tls_changes_by_steps_wherever_the_operator_crashes() {
     for steps in 0..30 {
         let mut sim = at_rest_with_tls(&REAL);
-        let before = sim.authorities_are_one();
-        sim.operators[0].dies_in = Some(steps);
+        let before = sim.only_ca();
+        sim.operators[0].crashes_in = Some(steps);
         sim.change_kind_of_tls();
         pass(&mut sim, MINUTE);
         rests(&mut sim);
-        let after = sim.authorities_are_one();
-        assert!(after.is_some() && after != before, "another authority alone is trusted");
+        let after = sim.only_ca();
+        assert!(after.is_some() && after != before, "only another CA is trusted");
     }
 }

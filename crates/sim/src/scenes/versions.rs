@@ -8,7 +8,7 @@ use crate::profile::Profile;
 use crate::sim::Sim;
 use crate::subject::REAL;
 
-/// A gentle world with a cluster of three of this version that is at rest.
+/// A converged cluster of three of this version, without faults.
 fn at_rest_with(version: EtcdVersion) -> Sim<'static> {
     let mut sim = Sim::new(18, Profile::gentle(), &REAL, true);
     sim.create_cluster(Intent { version, ..three() });
@@ -32,20 +32,20 @@ fn from_the_oldest_to_the_newest_and_back() {
 }
 
 #[test]
-fn a_downgrade_that_is_taken_back_is_cancelled() {
+fn a_downgrade_that_is_reverted_is_cancelled() {
     for wait in [100, 700, 3000, 20_000] {
         let mut sim = at_rest_with(EtcdVersion::new(3, 7, 3));
         sim.edit(|intent| intent.version = EtcdVersion::new(3, 6, 16));
         pass(&mut sim, wait);
         sim.edit(|intent| intent.version = EtcdVersion::new(3, 7, 3));
         rests(&mut sim);
-        assert_eq!(sim.ledger.downgrade, None);
+        assert_eq!(sim.truth.downgrade, None);
         assert!(sim.processes.values().all(|process| process.version.minor() == 7));
     }
 }
 
 #[test]
-fn a_change_of_version_that_is_taken_back_at_any_moment_ends_in_one_version() {
+fn a_change_of_version_that_is_reverted_at_any_moment_ends_in_one_version() {
     for (from, to) in [
         ((4, 30), (5, 35)),
         ((5, 35), (6, 16)),
@@ -59,8 +59,8 @@ fn a_change_of_version_that_is_taken_back_at_any_moment_ends_in_one_version() {
             pass(&mut sim, wait);
             sim.edit(|intent| intent.version = version(from));
             rests(&mut sim);
-            // etcd before 3.6 knows no way back once all members have gone.
-            let expected = if from.0 < to.0 && to.0 <= 5 && sim.ledger.floor == to.0 {
+            // etcd before 3.6 cannot downgrade once all members run the new version.
+            let expected = if from.0 < to.0 && to.0 <= 5 && sim.truth.floor == to.0 {
                 to.0
             } else {
                 from.0

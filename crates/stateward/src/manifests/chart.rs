@@ -1,9 +1,9 @@
-//! The generated part of the Helm chart: its version, the definitions, the rights. The rest of the chart is written by hand.
+//! The generated part of the Helm chart: its version, the CRDs and the RBAC rules. The rest of the chart is written by hand.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{GENERATED, VERSION, rights};
+use super::{GENERATED, VERSION, rbac};
 
 /// Paths and contents.
 pub(crate) fn files() -> Result<Vec<(String, String)>> {
@@ -13,12 +13,12 @@ pub(crate) fn files() -> Result<Vec<(String, String)>> {
     };
     let mut files = vec![
         file("Chart.yaml", &about())?,
-        file("files/rules.yaml", &json!(rights::in_namespaces()))?,
-        file("files/rules-cluster.yaml", &json!(rights::in_the_cluster()))?,
-        file("files/rules-own.yaml", &json!(rights::at_home()))?,
+        file("files/rules.yaml", &json!(rbac::in_namespaces()))?,
+        file("files/rules-cluster.yaml", &json!(rbac::in_the_cluster()))?,
+        file("files/rules-own.yaml", &json!(rbac::in_own_namespace()))?,
     ];
     for mut crd in stateward_api::crds::all() {
-        // Ordinary templates, so that `helm upgrade` changes them; kept, since with a definition goes every object of it.
+        // Ordinary templates, so that `helm upgrade` updates them; kept, because deleting a CRD deletes all its objects.
         let annotations = crd.metadata.annotations.get_or_insert_default();
         annotations.insert("helm.sh/resource-policy".into(), "keep".into());
         let name = format!("files/crds/{}.yaml", crd.spec.names.plural);

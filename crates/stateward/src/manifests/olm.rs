@@ -1,9 +1,9 @@
-//! The bundle for the Operator Lifecycle Manager: what its catalogues need to know, made of the same parts as `deploy/`.
+//! The bundle for the Operator Lifecycle Manager: metadata for its catalogues, and the same parts as in `deploy/`.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{GENERATED, IMAGE, NAME, VERSION, deployment_spec, labels, rights};
+use super::{GENERATED, IMAGE, NAME, VERSION, deployment_spec, labels, rbac};
 
 /// Paths and contents.
 pub(crate) fn files() -> Result<Vec<(String, String)>> {
@@ -65,7 +65,7 @@ fn service_version() -> Result<Value> {
     let deployment = json!({
         "name": NAME, "label": labels(), "spec": deployment_spec(IMAGE, &["operator".into(), "--no-crds".into()]),
     });
-    let cluster_rules = [rights::in_namespaces(), rights::in_the_cluster()].concat();
+    let cluster_rules = [rbac::in_namespaces(), rbac::in_the_cluster()].concat();
     let mode = |name: &str, supported: bool| json!({"type": name, "supported": supported});
     Ok(json!({
         "apiVersion": "operators.coreos.com/v1alpha1",
@@ -101,7 +101,7 @@ fn service_version() -> Result<Value> {
                 "strategy": "deployment",
                 "spec": {
                     "clusterPermissions": [{"serviceAccountName": NAME, "rules": cluster_rules}],
-                    "permissions": [{"serviceAccountName": NAME, "rules": rights::at_home()}],
+                    "permissions": [{"serviceAccountName": NAME, "rules": rbac::in_own_namespace()}],
                     "deployments": [deployment],
                 },
             },

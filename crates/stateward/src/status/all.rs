@@ -1,4 +1,4 @@
-//! Everything there is: a line for each cluster, backup and restore, with the reason where something is not well.
+//! The list: a line for each cluster, backup and restore, with the reason if it is not healthy.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -9,7 +9,7 @@ use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore};
 
 use super::table::table;
 
-/// What was found.
+/// All objects to list.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) clusters: Vec<EtcdCluster>,
@@ -17,7 +17,7 @@ pub(super) struct Found {
     pub(super) restores: Vec<EtcdRestore>,
 }
 
-/// A table for each kind of which there is something.
+/// A table for each kind that has objects.
 pub(super) fn text(found: &Found, with_namespace: bool, now: Timestamp) -> String {
     let clusters = kind(
         ["CLUSTER", "READY", "VERSION", "STATE", "AGE", "REASON"],
@@ -38,7 +38,7 @@ pub(super) fn text(found: &Found, with_namespace: bool, now: Timestamp) -> Strin
     tables.join("\n")
 }
 
-/// One kind's table; the first column is the name, which `row` need not give.
+/// The table of one kind; the first columns are namespace and name, which `rows` do not have.
 fn kind<'a>(
     header: [&str; 6],
     rows: impl Iterator<Item = (&'a ObjectMeta, [String; 5])>,
@@ -81,12 +81,12 @@ fn cluster(cluster: &EtcdCluster, now: Timestamp) -> [String; 5] {
     ]
 }
 
-/// The most important of what a cluster's status says, and why.
+/// The most important state in a cluster's status, and its reason.
 fn cluster_state(status: &EtcdClusterStatus) -> (&'static str, String) {
     let holds = |type_: &str| is_true(&status.conditions, type_);
-    let said = |type_: &str| conditions::get(&status.conditions, type_).map(|one| one.message.clone());
+    let message = |type_: &str| conditions::get(&status.conditions, type_).map(|one| one.message.clone());
     let (state, type_) = match status.phase {
-        Phase::None => return ("New", "the operator has not looked at it yet".into()),
+        Phase::None => return ("New", "the operator has not reconciled it yet".into()),
         Phase::Failed => return ("Failed", status.reason.clone()),
         _ if status.control_paused => ("Paused", types::PROGRESSING),
         _ if holds(types::RECOVERING) => ("Recovering", types::RECOVERING),
@@ -98,7 +98,7 @@ fn cluster_state(status: &EtcdClusterStatus) -> (&'static str, String) {
         _ if holds(types::PROGRESSING) => ("Progressing", types::PROGRESSING),
         Phase::Running => return ("Available", status.waiting.clone()),
     };
-    let reason = said(type_).filter(|words| !words.is_empty());
+    let reason = message(type_).filter(|message| !message.is_empty());
     (state, reason.unwrap_or_else(|| status.waiting.clone()))
 }
 
@@ -106,7 +106,7 @@ fn backup(backup: &EtcdBackup, now: Timestamp) -> [String; 5] {
     let status = backup.status.clone().unwrap_or_default();
     let last = status.last_success_date.as_ref();
     let (state, reason) = if backup.status.is_none() {
-        ("New", "the operator has not looked at it yet".into())
+        ("New", "the operator has not reconciled it yet".into())
     } else if is_true(&status.conditions, types::DEGRADED) || status.consecutive_failures > 0 {
         ("Failing", status.reason)
     } else if status.current.is_some() {
@@ -134,7 +134,7 @@ fn backup(backup: &EtcdBackup, now: Timestamp) -> [String; 5] {
 fn restore(restore: &EtcdRestore, now: Timestamp) -> [String; 5] {
     let status = restore.status.clone().unwrap_or_default();
     let (state, reason) = match status.phase {
-        None => ("New".to_owned(), "the operator has not looked at it yet".to_owned()),
+        None => ("New".to_owned(), "the operator has not reconciled it yet".to_owned()),
         Some(RestorePhase::Failed) => ("Failed".to_owned(), status.reason),
         Some(RestorePhase::Complete) => ("Complete".to_owned(), String::new()),
         Some(phase) if status.reason.is_empty() => (format!("{phase:?}"), status.waiting),
@@ -149,7 +149,7 @@ fn restore(restore: &EtcdRestore, now: Timestamp) -> [String; 5] {
     ]
 }
 
-/// How long ago, short, as kubectl has it.
+/// The age, in the format of kubectl.
 fn age(since: Option<&Time>, now: Timestamp) -> String {
     let Some(since) = since else {
         return "<unknown>".to_owned();
@@ -166,7 +166,7 @@ fn age(since: Option<&Time>, now: Timestamp) -> String {
 mod tests {
     use super::*;
 
-    /// Objects as a user would see them, two hours after they were made.
+    /// Objects as a user would read them, two hours after their creation.
     fn read<T: serde::de::DeserializeOwned>(text: &str) -> Vec<T> {
         let documents = serde_yaml_ng::Deserializer::from_str(text);
         documents.map(|one| T::deserialize(one).expect(text)).collect()
@@ -180,7 +180,7 @@ status:
   phase: Running
   currentVersion: 3.5.16
   readyMembers: 3
-  conditions: [{type: Available, status: 'True', message: all members answer}]
+  conditions: [{type: Available, status: 'True', message: all members reply}]
 ---
 metadata: {name: carts, namespace: shop, creationTimestamp: 2026-01-01T01:59:00Z}
 spec: {size: 3}
@@ -190,7 +190,7 @@ status:
   readyMembers: 1
   conditions:
   - {type: Available, status: 'False', message: quorum is lost}
-  - {type: Degraded, status: 'True', message: two members do not answer}
+  - {type: Degraded, status: 'True', message: two members do not reply}
 ---
 metadata: {name: new, namespace: shop, creationTimestamp: 2026-01-01T01:59:59Z}
 spec: {size: 1}
@@ -198,7 +198,7 @@ spec: {size: 1}
         let backups = "
 metadata: {name: nightly, namespace: shop, creationTimestamp: 2025-12-01T00:00:00Z}
 spec: {schedule: 0 1 * * *}
-status: {succeeded: false, Reason: the bucket is not there, consecutiveFailures: 2, lastSuccessDate: 2025-12-31T01:00:00Z, backups: [{}, {}]}
+status: {succeeded: false, Reason: the bucket does not exist, consecutiveFailures: 2, lastSuccessDate: 2025-12-31T01:00:00Z, backups: [{}, {}]}
 ";
         let restores = "
 metadata: {name: orders, namespace: shop, creationTimestamp: 2026-01-01T00:10:00Z}
@@ -217,17 +217,17 @@ status: {succeeded: true, phase: Complete, revision: 42}
     }
 
     #[test]
-    fn a_line_for_each_with_the_reason_where_something_is_not_well() {
+    fn each_object_has_a_line_with_the_reason_if_it_is_not_healthy() {
         let now = "2026-01-01T02:00:00Z".parse().expect("a time");
         let shown = text(&found(), false, now);
         let expected = "\
 CLUSTER   READY   VERSION   STATE         AGE    REASON
 carts     1/3     3.5.16    Unavailable   60s    quorum is lost
-new       0/1               New           1s     the operator has not looked at it yet
+new       0/1               New           1s     the operator has not reconciled it yet
 orders    3/3     3.5.16    Available     120m
 
 BACKUP    KEPT   LAST SUCCESS   STATE     AGE   REASON
-nightly   2      25h ago        Failing   31d   the bucket is not there
+nightly   2      25h ago        Failing   31d   the bucket does not exist
 
 RESTORE   CLUSTER   REVISION   STATE      AGE    REASON
 orders    orders    42         Complete   110m
@@ -236,7 +236,7 @@ orders    orders    42         Complete   110m
     }
 
     #[test]
-    fn namespaces_are_a_column_and_nothing_is_nothing() {
+    fn namespaces_are_a_column_and_no_objects_give_no_table() {
         let now = "2026-01-01T02:00:00Z".parse().expect("a time");
         let shown = text(&found(), true, now);
         assert!(shown.starts_with("NAMESPACE   CLUSTER   READY"), "{shown}");

@@ -1,4 +1,4 @@
-//! `stateward status` (and, as `kubectl-stateward`, `kubectl stateward status`): one cluster in words, or a line for each
+//! `stateward status` (and, as `kubectl-stateward`, `kubectl stateward status`): describes one cluster, or lists each
 //! cluster, backup and restore.
 
 mod all;
@@ -17,12 +17,12 @@ pub(crate) use one::text;
 /// Options of `stateward status`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The EtcdCluster to tell of; without it there is a line for each
+    /// The EtcdCluster to describe; without it, all objects are listed
     cluster: Option<String>,
-    /// The namespace; that of the kubeconfig unless given
+    /// The namespace; by default that of the kubeconfig
     #[arg(long, short)]
     namespace: Option<String>,
-    /// Every namespace
+    /// All namespaces
     #[arg(long, short = 'A', conflicts_with_all = ["cluster", "namespace"])]
     all_namespaces: bool,
 }
@@ -36,7 +36,7 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
         .clone()
         .unwrap_or_else(|| client.default_namespace().to_owned());
     match &options.cluster {
-        Some(name) => print!("{}", tell_one(&client, &namespace, name).await?),
+        Some(name) => print!("{}", describe(&client, &namespace, name).await?),
         None => {
             let namespace = (!options.all_namespaces).then_some(namespace.as_str());
             let found = all::Found {
@@ -55,7 +55,7 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-async fn tell_one(client: &Client, namespace: &str, name: &str) -> Result<String> {
+async fn describe(client: &Client, namespace: &str, name: &str) -> Result<String> {
     let clusters: Api<EtcdCluster> = Api::namespaced(client.clone(), namespace);
     let cluster = clusters
         .get(name)
@@ -66,7 +66,7 @@ async fn tell_one(client: &Client, namespace: &str, name: &str) -> Result<String
     Ok(one::text(&cluster) + &one::backups_text(&backups))
 }
 
-/// All objects of a kind in a namespace, or in every one.
+/// All objects of a kind in a namespace, or in all namespaces.
 async fn list<K>(client: &Client, namespace: Option<&str>) -> Result<Vec<K>>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>

@@ -1,4 +1,4 @@
-//! One cluster in words, with its members and its backups.
+//! The description of one cluster, with its members and its backups.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::conditions::{ConditionStatus, types};
@@ -21,15 +21,18 @@ pub(crate) fn backups_text(backups: &[EtcdBackup]) -> String {
             let size = format!("{}Ki", newest.size_bytes >> 10);
             (newest.revision.to_string(), size, newest.location)
         });
-        // Only continuous ones have a point of their own.
+        // Only continuous backups have a restorable point.
         let point = status.latest_restorable.map_or_else(String::new, |point| {
             format!("{} {}", point.revision, time(point.time)).trim_end().to_owned()
         });
-        let words = [status.waiting, status.reason];
-        let words = words.into_iter().find(|words| !words.is_empty()).unwrap_or_default();
-        let words = match status.consecutive_failures {
-            0 | 1 => words,
-            failures => format!("{failures} failures: {words}"),
+        let messages = [status.waiting, status.reason];
+        let message = messages
+            .into_iter()
+            .find(|message| !message.is_empty())
+            .unwrap_or_default();
+        let message = match status.consecutive_failures {
+            0 | 1 => message,
+            failures => format!("{failures} failures: {message}"),
         };
         [
             backup.metadata.name.clone().unwrap_or_default(),
@@ -39,7 +42,7 @@ pub(crate) fn backups_text(backups: &[EtcdBackup]) -> String {
             file,
             point,
             time(status.next_backup_time),
-            words,
+            message,
         ]
     });
     let header = [
@@ -55,7 +58,7 @@ pub(crate) fn backups_text(backups: &[EtcdBackup]) -> String {
     table(header, rows)
 }
 
-/// The whole story of a cluster, for a terminal.
+/// The whole description of a cluster, for a terminal.
 pub(crate) fn text(cluster: &EtcdCluster) -> String {
     let status = cluster.status.clone().unwrap_or_default();
     let version = if status.current_version.is_empty() {
@@ -71,7 +74,7 @@ pub(crate) fn text(cluster: &EtcdCluster) -> String {
         cluster.spec.size
     );
     if !status.current_version.is_empty() && !status.target_version.is_empty() {
-        text += &format!(", going to {}", status.target_version);
+        text += &format!(", changing to {}", status.target_version);
     }
     text.push('\n');
     if !status.waiting.is_empty() {
@@ -83,7 +86,7 @@ pub(crate) fn text(cluster: &EtcdCluster) -> String {
         .filter(|restore| restore.phase != RestorePhase::Complete)
     {
         text += &format!(
-            "Restore: EtcdRestore {} puts back {} (revision {}), step {:?}; {}\n",
+            "Restore: EtcdRestore {} restores {} (revision {}), step {:?}; {}\n",
             restore.name, restore.source.location, restore.source.revision, restore.phase, restore.lost
         );
     }
@@ -123,7 +126,7 @@ pub(crate) fn text(cluster: &EtcdCluster) -> String {
         );
     }
     if let Some(end) = status.tls.and_then(|tls| tls.not_after) {
-        text += &format!("Certificates: the first of them ends at {}\n", end.0);
+        text += &format!("Certificates: the first one expires at {}\n", end.0);
     }
     text
 }

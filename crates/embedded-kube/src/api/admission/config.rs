@@ -41,7 +41,7 @@ pub(super) fn validate(resource: &Resource, old: Option<&Value>, new: &Value) ->
             }
         }
     }
-    // Secrets carry base64, a third longer than what it says.
+    // Secrets are base64, a third longer than their content.
     let limit = if resource.plural == "secrets" {
         MAX_BYTES / 3 * 4
     } else {

@@ -1,7 +1,7 @@
-//! What happens to an object between the request and the store: defaults, and the rules of each kind.
+//! Admission between the request and the store: defaults, and the rules of each kind.
 //!
-//! One file a kind or family of kinds; each says what it fills in, what it refuses and what may not change, as
-//! Kubernetes does. Custom kinds go by their schema (see `crd`).
+//! One file per kind or family of kinds: what it sets, what it rejects, and which fields are immutable, as in
+//! Kubernetes. Custom kinds follow their schema (see `crd`).
 
 mod claim;
 mod config;
@@ -22,7 +22,7 @@ use super::meta;
 use super::rest::Call;
 use super::rest::update::Part;
 
-/// Sets a field that was left open.
+/// Sets a field that is missing.
 fn default(object: &mut Value, field: &str, value: impl Into<Value>) {
     if object.get(field).is_none_or(Value::is_null) {
         object[field] = value.into();
@@ -34,12 +34,12 @@ fn each(list: &mut Value, mut f: impl FnMut(&mut Value)) {
     list.as_array_mut().into_iter().flatten().for_each(&mut f);
 }
 
-/// The text of a field, empty if it is not there.
+/// The text of a field, empty if it is missing.
 fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object[field].as_str().unwrap_or_default()
 }
 
-/// What every write of the kind fills in, created or changed.
+/// Sets the defaults of every write of the kind.
 fn defaults(call: &Call, value: &mut Value) {
     match (call.resource.group.as_str(), call.resource.plural.as_str()) {
         ("", "pods") => pod_spec::defaults(&mut value["spec"]),
@@ -59,7 +59,7 @@ fn defaults(call: &Call, value: &mut Value) {
     }
 }
 
-/// Fills in what a new object leaves open.
+/// Sets the defaults of a new object.
 pub(crate) async fn on_create(call: &Call, value: &mut Value) -> Result<()> {
     let resource = &call.resource;
     defaults(call, value);
@@ -81,7 +81,7 @@ pub(crate) async fn on_create(call: &Call, value: &mut Value) -> Result<()> {
             value["status"] =
                 json!({"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0});
         }
-        ("rbac.authorization.k8s.io", _) => rbac::refuse_escalation(call, value)?,
+        ("rbac.authorization.k8s.io", _) => rbac::deny_escalation(call, value)?,
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             crd::complete(value, None);
             let mut finalizers = meta::finalizers(value);
@@ -93,12 +93,12 @@ pub(crate) async fn on_create(call: &Call, value: &mut Value) -> Result<()> {
         _ => {}
     }
     if resource.custom().is_some() {
-        crd::refuse_while_terminating(call)?;
+        crd::reject_while_terminating(call)?;
     }
     Ok(())
 }
 
-/// Fills in what a changed object leaves open.
+/// Sets the defaults of a changed object.
 pub(crate) fn on_update(call: &Call, old: &Value, new: &mut Value, part: Part) -> Result<()> {
     if part != Part::Main {
         return Ok(());
@@ -116,14 +116,14 @@ pub(crate) fn on_update(call: &Call, old: &Value, new: &mut Value, part: Part) -
         ("apiextensions.k8s.io", "customresourcedefinitions") => crd::complete(new, Some(old)),
         ("rbac.authorization.k8s.io", _) => {
             defaults(call, new);
-            rbac::refuse_escalation(call, new)?;
+            rbac::deny_escalation(call, new)?;
         }
         _ => defaults(call, new),
     }
     Ok(())
 }
 
-/// Refuses deletions that must not be.
+/// Rejects deletions that are not allowed.
 pub(crate) fn on_delete(call: &Call, value: &Value) -> Result<()> {
     let name = meta::name(value);
     if call.resource.is("", "namespaces") && ["default", "kube-system", "kube-public"].contains(&name) {

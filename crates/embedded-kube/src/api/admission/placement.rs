@@ -1,5 +1,5 @@
-//! Where a pod may run: node selector, affinity, tolerations and spread, checked as Kubernetes checks them
-//! (`pkg/apis/core/validation`). Where one is refused there, a pod that is made from it never comes to be.
+//! Where a pod may run: node selector, affinity, tolerations and spread, checked as in Kubernetes
+//! (`pkg/apis/core/validation`), which rejects a pod with invalid fields.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::text;
 use crate::api::errors::FieldError;
 use crate::api::meta;
 
-/// What is wrong with the fields that say where a pod may run; `at` is the place of the specification.
+/// The errors of the fields that say where a pod may run; `at` is the path of the specification.
 pub(super) fn validate(spec: &Value, at: &str) -> Vec<FieldError> {
     let mut errors = meta::labels(&spec["nodeSelector"], &format!("{at}.nodeSelector"));
     affinity(&spec["affinity"], &format!("{at}.affinity"), &mut errors);
@@ -22,7 +22,7 @@ pub(super) fn validate(spec: &Value, at: &str) -> Vec<FieldError> {
     errors
 }
 
-/// The items of a list, each with its place.
+/// The items of a list, each with its path.
 fn items<'a>(list: &'a Value, at: &str) -> impl Iterator<Item = (&'a Value, String)> {
     let items = list.as_array().into_iter().flatten().enumerate();
     items.map(move |(i, item)| (item, format!("{at}[{i}]")))
@@ -97,7 +97,7 @@ fn affinity(affinity: &Value, at: &str, errors: &mut Vec<FieldError>) {
     }
     for (preferred, at) in items(&node[PREFERRED], &format!("{at}.nodeAffinity.{PREFERRED}")) {
         weight(preferred, &at, errors);
-        // Kubernetes lets any value through here: a preference that nothing meets hinders nothing.
+        // Kubernetes accepts any value here: a preference that nothing matches has no effect.
         let expressions = &preferred["preference"]["matchExpressions"];
         for (one, at) in items(expressions, &format!("{at}.preference.matchExpressions")) {
             requirement(one, true, &at, errors);
@@ -163,7 +163,7 @@ fn tolerate(toleration: &Value, at: &str, errors: &mut Vec<FieldError>) {
             let why = "value must be empty when `operator` is 'Exists'";
             errors.push(FieldError::invalid(of_operator, value, why));
         }
-        // Comparisons of numbers are not on in every Kubernetes; nothing here judges by them.
+        // Comparisons of numbers are not enabled in every Kubernetes; nothing here uses them.
         "Exists" | "Lt" | "Gt" => {}
         other => {
             let supported = ["Equal".to_owned(), "Exists".to_owned()];
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_takes_is_taken() {
+    fn what_kubernetes_accepts_is_accepted() {
         let spec = json!({
             "nodeSelector": {"kubernetes.io/hostname": "a-1", "empty": ""},
             "tolerations": [
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_refuses_is_refused_in_its_place() {
+    fn what_kubernetes_rejects_is_rejected_with_its_path() {
         for (spec, field, why) in [
             (
                 json!({"nodeSelector": {"a": "b c"}}),

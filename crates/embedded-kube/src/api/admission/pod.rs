@@ -1,4 +1,4 @@
-//! Pods: what admission adds (service account, tolerations, priority), what a status starts as, what may not change.
+//! Pods: what admission adds (service account, tolerations, priority), the initial status, and immutable fields.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ pub(super) fn on_create(call: &Call, pod: &mut Value) -> Result<()> {
     pod_security::check(call, pod)
 }
 
-/// Every pod runs as a service account, and has its token unless it does not want it.
+/// Every pod runs as a service account, and gets its token unless the spec disables it.
 fn service_account(call: &Call, pod: &mut Value) -> Result<()> {
     let name = meta::name(pod).to_owned();
     let spec = &mut pod["spec"];
@@ -79,7 +79,7 @@ fn service_account(call: &Call, pod: &mut Value) -> Result<()> {
     Ok(())
 }
 
-/// A pod outlives trouble with its node for five minutes, unless it says otherwise.
+/// A pod stays for five minutes on a node with problems, unless its spec differs.
 fn tolerations(spec: &mut Value) {
     default(spec, "tolerations", json!([]));
     let Some(list) = spec["tolerations"].as_array_mut() else {
@@ -187,7 +187,7 @@ pub(super) fn validate(call: &Call, old: Option<&Value>, new: &Value) -> Result<
     Ok(errors)
 }
 
-/// The specification with everything removed that may change.
+/// The specification without the fields that may change.
 fn without_mutable(spec: &Value, _old: &Value) -> Value {
     let mut spec = spec.clone();
     if let Some(fields) = spec.as_object_mut() {

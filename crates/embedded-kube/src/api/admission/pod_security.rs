@@ -1,5 +1,5 @@
-//! Pod security standards, enforced where the namespace asks for them with
-//! `pod-security.kubernetes.io/enforce: baseline | restricted`.
+//! Pod security standards, enforced where the namespace requests it with `pod-security.kubernetes.io/enforce: baseline
+//! | restricted`.
 
 use serde_json::Value;
 

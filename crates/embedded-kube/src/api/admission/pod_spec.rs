@@ -9,7 +9,7 @@ use crate::api::errors::FieldError;
 use crate::api::meta;
 use crate::schema::error::Reason;
 
-/// Fills in what Kubernetes fills in.
+/// Sets the defaults of Kubernetes.
 pub(super) fn defaults(spec: &mut Value) {
     if !spec.is_object() {
         return;
@@ -84,7 +84,7 @@ fn container_defaults(container: &mut Value) {
             }
         });
     }
-    // A limit is also a request, unless that says otherwise.
+    // A limit is also the request, unless there is one.
     if let Some(limits) = container["resources"].get("limits").and_then(Value::as_object).cloned()
         && !limits.is_empty()
     {
@@ -148,7 +148,7 @@ fn volume_defaults(volume: &mut Value) {
     }
 }
 
-/// What is wrong with a specification; `at` is its place in the object.
+/// The errors of a specification; `at` is its path in the object.
 pub(super) fn validate(spec: &Value, at: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut volumes = HashSet::new();

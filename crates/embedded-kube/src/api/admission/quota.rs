@@ -7,13 +7,13 @@ use crate::api::meta;
 use crate::api::rest::Call;
 use crate::schema::quantity::Quantity;
 
-/// Refuses a new pod that a quota of its namespace has no room for. It judges after the specification, and in a dry run too,
-/// as Kubernetes does.
+/// Rejects a new pod that exceeds a quota of its namespace. As in Kubernetes, it runs after the check of the
+/// specification, and in a dry run too.
 pub(super) fn check(call: &Call, pod: &Value) -> Result<()> {
     let snapshot = call.server.store.snapshot();
     let used = || {
         let pods = snapshot.values("pods", call.namespace()).into_iter();
-        // What has ended is not counted.
+        // Pods that have ended are not counted.
         pods.filter(|pod| !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed")))
             .count()
     };

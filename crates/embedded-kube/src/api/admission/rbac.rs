@@ -1,4 +1,4 @@
-//! Roles and bindings: nobody grants what they do not have themselves.
+//! Roles and bindings: no user grants permissions that they do not have.
 
 use serde_json::{Value, json};
 
@@ -89,8 +89,8 @@ pub(super) fn validate(old: Option<&Value>, new: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Refuses to grant more than the granting user holds.
-pub(super) fn refuse_escalation(call: &Call, object: &Value) -> Result<()> {
+/// Denies granting more than the granting user has.
+pub(super) fn deny_escalation(call: &Call, object: &Value) -> Result<()> {
     let user = &call.user;
     if user.is_master() {
         return Ok(());

@@ -55,7 +55,7 @@ pub(super) fn on_create(call: &Call, service: &mut Value) -> Result<()> {
 }
 
 pub(super) fn on_update(call: &Call, old: &Value, new: &mut Value) -> Result<()> {
-    // What was allocated stays unless it is changed on purpose.
+    // Allocated values stay unless the client changes them explicitly.
     if text(&new["spec"], "type") != "ExternalName" && text(&old["spec"], "type") != "ExternalName" {
         for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
             if new["spec"].get(field).is_none_or(|v| v.is_null() || v == "") && old["spec"].get(field).is_some() {

@@ -1,4 +1,4 @@
-//! Who asks, and whether they may.
+//! Authentication and authorization.
 
 pub(crate) mod rbac;
 pub(crate) mod tokens;
@@ -13,7 +13,7 @@ use super::request::RequestInfo;
 use super::server::{Server, header_text};
 use super::store::Store;
 
-/// Who makes a request.
+/// The user of a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct User {
     pub(crate) name: String,
@@ -22,7 +22,7 @@ pub(crate) struct User {
     pub(crate) extra: serde_json::Map<String, Value>,
 }
 
-/// The group that may do anything.
+/// The group with all permissions.
 const MASTERS: &str = "system:masters";
 const AUTHENTICATED: &str = "system:authenticated";
 
@@ -63,7 +63,7 @@ impl User {
         self.groups.iter().any(|g| g == MASTERS)
     }
 
-    /// As `TokenReview` and `SelfSubjectReview` show it.
+    /// In the form of `TokenReview` and `SelfSubjectReview`.
     pub(crate) fn to_value(&self) -> Value {
         let mut value = serde_json::json!({"username": self.name, "groups": self.groups});
         if !self.uid.is_empty() {
@@ -76,7 +76,7 @@ impl User {
     }
 }
 
-/// Knows the secrets that tell who asks.
+/// The secrets for authentication.
 pub(crate) struct Authenticator {
     ca: String,
     admin_token: String,
@@ -101,7 +101,7 @@ impl Authenticator {
         tokens::sign(&self.token_key, claims)
     }
 
-    /// The user behind a bearer token.
+    /// The user of a bearer token.
     pub(crate) fn token_user(&self, store: &Store, token: &str) -> Option<(User, Vec<String>)> {
         if token == self.admin_token {
             return Some((User::admin(), vec![tokens::ISSUER.into()]));
@@ -109,7 +109,7 @@ impl Authenticator {
         tokens::user(&self.token_key, store, token).map(|(user, claims)| (user, claims.aud))
     }
 
-    /// The user behind a request: its connection's, or its bearer token's, or whom these may act as.
+    /// The user of a request: from its connection or its bearer token, or the user that it impersonates.
     pub(crate) fn authenticate(
         &self,
         store: &Store,
@@ -126,7 +126,7 @@ impl Authenticator {
                     .unwrap_or_default()
                     .trim();
                 let (user, audiences) = self.token_user(store, token).ok_or_else(Status::unauthorized)?;
-                // A token that was made for someone else is none for this server.
+                // A token for another audience is not valid for this server.
                 if !audiences.iter().any(|a| a == tokens::ISSUER) {
                     return Err(Status::unauthorized());
                 }
@@ -137,7 +137,7 @@ impl Authenticator {
     }
 }
 
-/// `kubectl --as`: acts as someone else, where RBAC allows to impersonate them.
+/// `kubectl --as`: acts as another user, where RBAC allows impersonation.
 fn impersonate(store: &Store, headers: &HeaderMap, user: Arc<User>) -> Result<Arc<User>> {
     let Some(name) = headers
         .get("impersonate-user")
@@ -185,7 +185,7 @@ fn impersonate(store: &Store, headers: &HeaderMap, user: Arc<User>) -> Result<Ar
     }))
 }
 
-/// Refuses what the user may not do.
+/// Denies what the user is not allowed to do.
 pub(crate) fn authorize(server: &Arc<Server>, user: &User, info: &RequestInfo) -> Result<()> {
     if user.is_master() {
         return Ok(());

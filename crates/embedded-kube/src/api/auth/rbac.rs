@@ -16,7 +16,7 @@ pub(crate) fn role_rules<'a>(snapshot: &'a Snapshot, kind: &str, namespace: &str
     snapshot.get(&key).map(|role| &role.value["rules"])
 }
 
-/// All rules that hold for a user: everywhere, and in a namespace if one is given.
+/// All rules of a user: cluster-wide ones, and those in a namespace if one is given.
 pub(crate) fn rules<'a>(snapshot: &'a Snapshot, user: &User, namespace: &str) -> Vec<&'a Value> {
     let everywhere = snapshot.values(&format!("clusterrolebindings.{GROUP}"), "");
     let here = match namespace {
@@ -78,7 +78,7 @@ fn rule_allows(rule: &Value, verb: &str, group: &str, resource: &str, subresourc
         && names.is_none_or(|list| list.iter().any(|n| n == name))
 }
 
-/// Whether RBAC lets a user do something to a resource.
+/// Whether RBAC allows a user an action on a resource.
 #[allow(clippy::too_many_arguments)] // the attributes of one request, as Kubernetes names them
 pub(crate) fn may(
     snapshot: &Snapshot,
@@ -96,7 +96,7 @@ pub(crate) fn may(
             .any(|rule| rule_allows(rule, verb, group, resource, subresource, name))
 }
 
-/// Whether RBAC lets a user use a path that is no resource.
+/// Whether RBAC allows a user a path that is no resource.
 pub(crate) fn may_use_path(snapshot: &Snapshot, user: &User, verb: &str, path: &str) -> bool {
     user.is_master()
         || rules(snapshot, user, "").into_iter().any(|rule| {
@@ -114,7 +114,7 @@ pub(crate) fn may_use_path(snapshot: &Snapshot, user: &User, verb: &str, path: &
         })
 }
 
-/// The parts of these rules that a user does not hold.
+/// The parts of these rules that a user does not have.
 pub(crate) fn not_covered(snapshot: &Snapshot, user: &User, namespace: &str, wanted: &Value) -> Vec<Value> {
     let held = rules(snapshot, user, namespace);
     let list = |rule: &Value, field: &str| -> Vec<String> {

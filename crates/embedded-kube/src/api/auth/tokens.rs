@@ -13,7 +13,7 @@ use crate::api::store::{Key, Store};
 /// The issuer and default audience, as in a real cluster.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Claims {
     pub(crate) aud: Vec<String>,
@@ -41,7 +41,7 @@ pub(crate) fn sign(key: &[u8], claims: &Claims) -> String {
     format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()))
 }
 
-/// The claims of a token with a good signature that is valid now.
+/// The claims of a token with a valid signature that has not expired.
 fn verify(key: &[u8], token: &str) -> Option<Claims> {
     let (signed, tag) = token.rsplit_once('.')?;
     let tag = URL_SAFE_NO_PAD.decode(tag).ok()?;
@@ -52,7 +52,7 @@ fn verify(key: &[u8], token: &str) -> Option<Claims> {
     (claims.iss == ISSUER && claims.nbf <= now + 60 && now < claims.exp).then_some(claims)
 }
 
-/// The service account behind a token, if it and what the token is bound to still exist.
+/// The service account of a token, if it and the object that the token is bound to still exist.
 pub(crate) fn user(key: &[u8], store: &Store, token: &str) -> Option<(User, Claims)> {
     let claims = verify(key, token)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! From the bytes a client sends to an object that may be looked at: content type, syntax, kind, unknown fields.
+//! Converts the bytes of a request to an object: content type, syntax, kind, unknown fields.
 
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ pub(crate) fn object(call: &Call) -> Result<Value> {
     shape(call, value)
 }
 
-/// Refuses a body of another kind.
+/// Rejects a body of another kind.
 pub(crate) fn check_kind(resource: &Resource, value: &Value) -> Result<()> {
     let Some(map) = value.as_object() else {
         return Err(Status::bad_request(format!(
@@ -79,7 +79,7 @@ fn json_type(value: &Value) -> &'static str {
     }
 }
 
-/// Brings an object into the shape that is stored, and reports unknown fields as the client asked.
+/// Converts an object to the stored shape, and reports unknown fields as the client requested.
 pub(crate) fn shape(call: &Call, mut value: Value) -> Result<Value> {
     let resource = &call.resource;
     let strictness = call.field_validation()?;

@@ -14,7 +14,7 @@ use crate::api::meta;
 use crate::api::rest::update::Part;
 use crate::api::store::{Change, Expect, Key, Object, Write, WriteError};
 
-/// How often a generated name that is taken is made anew.
+/// How often a generated name that is taken is generated again.
 const NAME_ATTEMPTS: usize = 8;
 
 pub(crate) async fn create(call: &Call) -> Result<Response<Body>> {
@@ -26,7 +26,7 @@ pub(crate) async fn create(call: &Call) -> Result<Response<Body>> {
     Ok(call.answer(201, &made))
 }
 
-/// Stores a new object in the stored shape. Server-side apply and the server itself come here too.
+/// Stores a new object in the stored shape. Server-side apply and the server itself use it too.
 pub(crate) async fn store_new(call: &Call, mut value: Value, change: managed::Change) -> Result<Arc<Object>> {
     accept::check_place(call, &mut value, None)?;
     let dry_run = call.dry_run()?;
@@ -54,8 +54,8 @@ pub(crate) async fn store_new(call: &Call, mut value: Value, change: managed::Ch
         }
         admission::on_create(call, &mut attempt).await?;
         let name = meta::name(&attempt).to_owned();
-        call.refuse(&name, &meta::validate(&call.resource, &attempt))?;
-        call.refuse(&name, &admission::validate(call, None, &attempt, Part::Main)?)?;
+        call.reject(&name, &meta::validate(&call.resource, &attempt))?;
+        call.reject(&name, &admission::validate(call, None, &attempt, Part::Main)?)?;
         managed::track(call, None, &mut attempt, change);
         let key = Key::new(&call.resource.storage, call.namespace(), &name);
         if dry_run {
@@ -106,7 +106,7 @@ fn init_metadata(call: &Call, value: &mut Value) {
     }
 }
 
-/// New objects need a namespace that is there and stays.
+/// New objects need a namespace that exists and is not being deleted.
 fn check_namespace(call: &Call, name: &str) -> Result<()> {
     let namespaces = call
         .server

@@ -94,7 +94,7 @@ impl DeleteOptions {
             (None, Some(false)) => Some("Background"),
             (None, None) => None,
         };
-        // Without a policy, what the object already carries decides; else dependents go in the background.
+        // Without a policy the object's finalizers decide; without those, dependents are deleted in the background.
         let wanted = match policy {
             Some("Orphan") => Some(ORPHAN),
             Some("Foreground") => Some(FOREGROUND),
@@ -115,7 +115,7 @@ fn invalid_options(text: &str) -> Status {
     )
 }
 
-/// How long the object may take to end; only pods take time.
+/// The grace period of the object; only pods have one.
 fn grace(call: &Call, object: &Value, options: &DeleteOptions) -> i64 {
     if !call.resource.is("", "pods") {
         return 0;
@@ -132,7 +132,7 @@ fn grace(call: &Call, object: &Value, options: &DeleteOptions) -> i64 {
 pub(crate) async fn delete(call: &Call) -> Result<Response<Body>> {
     let options = DeleteOptions::read(call)?;
     let (object, gone) = delete_one(call, &call.path.name, &options).await?;
-    // Kubernetes answers with the object for some kinds and a Status for the others.
+    // Kubernetes returns the object for some kinds and a Status for the others.
     let returns_object = !gone
         || [
             "pods",
@@ -157,7 +157,7 @@ pub(crate) async fn delete(call: &Call) -> Result<Response<Body>> {
     Ok(call.answer_value(200, &status))
 }
 
-/// Deletes, or begins to. Says whether the object is gone.
+/// Deletes, or begins to. Returns whether the object is deleted.
 pub(crate) async fn delete_one(call: &Call, name: &str, options: &DeleteOptions) -> Result<(Arc<Object>, bool)> {
     let dry_run = options.is_dry_run(call)?;
     for _ in 0..32 {
@@ -219,7 +219,7 @@ fn begin(current: &Value, finalizers: Vec<String>, grace: i64, namespace: bool) 
     }
     let metadata = meta::metadata_mut(&mut next);
     metadata.insert("deletionTimestamp".into(), meta::format_time(ends).into());
-    // Namespaces carry no grace period; everything else does, zero where it waits for finalizers only.
+    // Namespaces have no grace period; everything else does, zero where it waits for finalizers only.
     if !namespace {
         metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
     }
@@ -230,10 +230,10 @@ fn begin(current: &Value, finalizers: Vec<String>, grace: i64, namespace: bool) 
 }
 
 fn check_preconditions(call: &Call, object: &Object, preconditions: &Preconditions) -> Result<()> {
-    let refuse = |why: String| Status::precondition(&call.resource, meta::name(&object.value), why);
+    let conflict = |why: String| Status::precondition(&call.resource, meta::name(&object.value), why);
     let found = meta::uid(&object.value);
     if let Some(uid) = preconditions.uid.as_deref().filter(|wanted| *wanted != found) {
-        return Err(refuse(format!(
+        return Err(conflict(format!(
             "the UID in the precondition ({uid}) does not match the UID in record ({found}). The object might have been \
              deleted and then recreated"
         )));
@@ -244,7 +244,7 @@ fn check_preconditions(call: &Call, object: &Object, preconditions: &Preconditio
         .as_deref()
         .filter(|wanted| *wanted != found)
     {
-        return Err(refuse(format!(
+        return Err(conflict(format!(
             "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record \
              ({found}). The object might have been modified"
         )));

@@ -113,7 +113,7 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>> {
             after: last.to_owned(),
         };
         metadata["continue"] = URL_SAFE_NO_PAD.encode(json!(token).to_string()).into();
-        // As in Kubernetes: not told when a selector was given.
+        // As in Kubernetes: not sent when a selector was given.
         if selector.is_empty() {
             metadata["remainingItemCount"] = more.into();
         }

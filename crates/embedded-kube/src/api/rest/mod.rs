@@ -25,7 +25,7 @@ use super::server::Server;
 use super::store::{Key, Object};
 use present::Form;
 
-/// What to do about fields that the kind does not have.
+/// How to handle unknown fields.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum FieldValidation {
     Ignore,
@@ -44,9 +44,9 @@ pub(crate) struct Call {
     pub(crate) content_type: String,
     pub(crate) user_agent: String,
     pub(crate) body: Bytes,
-    /// What Kubernetes calls the options of this verb, for error messages.
+    /// Kubernetes' name of the options of this verb, for error messages.
     pub(crate) options_kind: &'static str,
-    /// What the answer's `Warning` headers will say.
+    /// The `Warning` headers of the response.
     pub(crate) warnings: Mutex<Vec<String>>,
 }
 
@@ -55,7 +55,7 @@ impl Call {
         Key::new(&self.resource.storage, self.namespace(), name)
     }
 
-    /// The namespace of the objects this call is about; empty for cluster-wide kinds.
+    /// The namespace of the objects of this call; empty for cluster-wide kinds.
     pub(crate) fn namespace(&self) -> &str {
         if self.resource.namespaced {
             &self.path.namespace
@@ -91,7 +91,7 @@ impl Call {
         }
     }
 
-    /// Who makes the change, for `metadata.managedFields`.
+    /// The author of the change, for `metadata.managedFields`.
     pub(crate) fn field_manager(&self) -> String {
         match self.query.get("fieldManager") {
             Some(manager) => manager.to_owned(),
@@ -119,7 +119,7 @@ impl Call {
             .ok_or_else(|| Status::not_found(&self.resource, name))
     }
 
-    pub(crate) fn refuse(&self, name: &str, errors: &[FieldError]) -> Result<()> {
+    pub(crate) fn reject(&self, name: &str, errors: &[FieldError]) -> Result<()> {
         if errors.is_empty() {
             Ok(())
         } else {
@@ -127,7 +127,7 @@ impl Call {
         }
     }
 
-    /// Answers with one object in the form the client asked for.
+    /// Returns one object in the form that the client requested.
     pub(crate) fn answer(&self, code: u16, object: &Object) -> Response<Body> {
         let bytes = present::object(self, object);
         self.respond(code, bytes)

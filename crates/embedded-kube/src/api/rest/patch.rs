@@ -55,7 +55,7 @@ impl Patch {
         }
     }
 
-    /// Applies a JSON or merge patch to something that is no stored object.
+    /// Applies a JSON or merge patch to a value that is no stored object.
     pub(crate) fn apply_plainly(&self, shown: &Value) -> Result<Value> {
         let mut value = shown.clone();
         match self {
@@ -92,7 +92,7 @@ pub(crate) async fn patch(call: &Call) -> Result<Response<Body>> {
             let mut shaped = accept::shape(call, fresh)?;
             accept::check_place(call, &mut shaped, Some(name))?;
             match create::store_new(call, shaped, managed::Change::Apply).await {
-                // Someone else made it meanwhile: then this is an ordinary apply.
+                // Another client created it meanwhile: then this is an ordinary apply.
                 Err(e) if e.reason == "AlreadyExists" => {}
                 made => return made.map(|made| call.answer(201, &made)),
             }

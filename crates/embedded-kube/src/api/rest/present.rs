@@ -1,4 +1,4 @@
-//! From stored objects to what a client reads: the version it asked for, and plain, table or metadata-only form.
+//! Converts stored objects to what a client reads: the requested version, and plain, table or metadata-only form.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::api::events;
 use crate::api::resources::Resource;
 use crate::api::store::Object;
 
-/// The form of an answer, from the `Accept` header.
+/// The form of a response, from the `Accept` header.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Form {
     Plain,
@@ -49,7 +49,7 @@ impl Form {
     }
 }
 
-/// The object as the resource's version shows it; `None` if it is stored that way.
+/// The object in the version of the resource; `None` if it is stored that way.
 fn converted(resource: &Resource, value: &Value) -> Option<Value> {
     if events::is_new_face(resource) {
         return Some(events::to_new_face(value.clone()));
@@ -72,7 +72,7 @@ fn metadata_only(value: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": value["metadata"]})
 }
 
-/// One object in the form the call wants.
+/// One object in the requested form.
 pub(crate) fn object(call: &Call, object: &Object) -> Bytes {
     match call.form {
         Form::Plain => plain(&call.resource, object),
@@ -91,7 +91,7 @@ pub(crate) fn plain(resource: &Resource, object: &Object) -> Bytes {
     }
 }
 
-/// A list in the form the call wants; `metadata` is the list's own.
+/// A list in the requested form; `metadata` is the list's own.
 pub(crate) fn list(call: &Call, metadata: &Value, objects: &[&Object]) -> Bytes {
     let head = |api_version: &str, kind: &str| {
         format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":[")

@@ -1,4 +1,4 @@
-//! The `scale` subresource: one number of replicas, wherever the kind keeps it.
+//! The `scale` subresource: the number of replicas, wherever the kind stores it.
 
 use http::Response;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::api::managed;
 use crate::api::meta;
 use crate::api::store::Object;
 
-/// Where a kind keeps what a `Scale` shows, as JSON pointers.
+/// Where a kind stores the fields of a `Scale`, as JSON pointers.
 #[derive(Debug, Clone)]
 pub(crate) struct ScalePaths {
     pub(crate) spec_replicas: String,
@@ -133,7 +133,7 @@ pub(crate) async fn scale(call: &Call, verb: &str) -> Result<Response<Body>> {
     Ok(call.answer_value(200, &shown))
 }
 
-/// Sets a value by its path, making the maps on the way.
+/// Sets a value by its path and creates missing maps.
 fn set(object: &mut Value, pointer: &str, value: Value) {
     let mut at = object;
     for step in pointer.split('/').filter(|s| !s.is_empty()) {

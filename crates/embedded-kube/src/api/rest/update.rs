@@ -1,4 +1,4 @@
-//! Changing objects: the one path that updates, patches, scaling and deletions with finalizers go through.
+//! Changes objects: the one path for updates, patches, scaling and deletions with finalizers.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::api::managed;
 use crate::api::meta;
 use crate::api::store::{Change, Expect, Object, Write, WriteError};
 
-/// How often a change without a resource version is tried anew when others change the object meanwhile.
+/// How often a change without a resource version is tried again when other clients change the object meanwhile.
 const ATTEMPTS: usize = 32;
 
 /// Which part of the object a request may change.
@@ -55,7 +55,7 @@ pub(crate) async fn replace(call: &Call) -> Result<Response<Body>> {
     Ok(call.answer(200, &changed))
 }
 
-/// Optimistic locking: a resource version or UID in what was sent must be the current one.
+/// Optimistic locking: a resource version or UID in the request must be the current one.
 pub(crate) fn check_identity(call: &Call, current: &Object, sent: &Value) -> Result<()> {
     let name = meta::name(&current.value);
     if let Some(version) = sent["metadata"]["resourceVersion"]
@@ -81,7 +81,7 @@ pub(crate) fn check_identity(call: &Call, current: &Object, sent: &Value) -> Res
     Ok(())
 }
 
-/// Turns what a client wants an object to be into what it may become: keeps what that part of the API must not change,
+/// Converts the requested object to the one that will be stored: keeps what this part of the API must not change, sets
 /// defaults, validates.
 pub(crate) fn prepare(call: &Call, old: &Value, mut new: Value, part: Part, change: managed::Change) -> Result<Value> {
     let custom = call.resource.custom().is_some();
@@ -137,13 +137,13 @@ pub(crate) fn prepare(call: &Call, old: &Value, mut new: Value, part: Part, chan
         meta::keep(old, &mut new, field);
     }
     if meta::is_deleting(old) {
-        refuse_new_finalizers(call, old, &new)?;
+        reject_new_finalizers(call, old, &new)?;
     }
     admission::on_update(call, old, &mut new, part)?;
     let name = meta::name(&new).to_owned();
-    call.refuse(&name, &meta::validate(&call.resource, &new))?;
+    call.reject(&name, &meta::validate(&call.resource, &new))?;
     if part != Part::Finalize {
-        call.refuse(&name, &admission::validate(call, Some(old), &new, part)?)?;
+        call.reject(&name, &admission::validate(call, Some(old), &new, part)?)?;
     }
     if (call.resource.generation || custom) && specification_changed(call, old, &new) {
         meta::bump_generation(&mut new);
@@ -176,7 +176,7 @@ fn specification_changed(call: &Call, old: &Value, new: &Value) -> bool {
     fields(old) != fields(new)
 }
 
-fn refuse_new_finalizers(call: &Call, old: &Value, new: &Value) -> Result<()> {
+fn reject_new_finalizers(call: &Call, old: &Value, new: &Value) -> Result<()> {
     let before = meta::finalizers(old);
     let added: Vec<String> = meta::finalizers(new)
         .into_iter()
@@ -192,8 +192,8 @@ fn refuse_new_finalizers(call: &Call, old: &Value, new: &Value) -> Result<()> {
     Err(Status::invalid(&call.resource, meta::name(old), &[wrong]))
 }
 
-/// Whether this state of an object means that it goes away: being deleted, with nothing left to wait for.
-fn is_gone(call: &Call, value: &Value) -> bool {
+/// Whether an object in this state is to be removed: it is being deleted, with nothing to wait for.
+fn is_to_be_removed(call: &Call, value: &Value) -> bool {
     meta::is_deleting(value)
         && meta::finalizers(value).is_empty()
         && value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
@@ -210,14 +210,14 @@ pub(crate) async fn modify(call: &Call, name: &str, edit: impl Fn(&Object) -> Re
     for _ in 0..ATTEMPTS {
         let current = call.current(name)?;
         let next = edit(&current)?;
-        let gone = is_gone(call, &next);
-        if managed::same(&current.value, &next) && !gone {
+        let remove = is_to_be_removed(call, &next);
+        if managed::same(&current.value, &next) && !remove {
             return Ok(current);
         }
         if dry_run {
             return Ok(Arc::new(Object::new(next, current.revision)));
         }
-        let change = if gone {
+        let change = if remove {
             Change::Delete
         } else {
             Change::Put(next.clone())
@@ -230,7 +230,7 @@ pub(crate) async fn modify(call: &Call, name: &str, edit: impl Fn(&Object) -> Re
         match call.server.store.write(write).await {
             Ok(written) => {
                 call.server.after_write(&call.resource, &written.value).await;
-                if gone {
+                if remove {
                     let mut last = next;
                     meta::keep(&written.value, &mut last, "resourceVersion");
                     return Ok(Arc::new(Object::new(last, written.revision)));

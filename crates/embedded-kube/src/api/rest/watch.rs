@@ -32,7 +32,7 @@ struct Watch {
     bookmarks: bool,
     ends: Instant,
     next_bookmark: Instant,
-    /// What is there at the start, sent before any change.
+    /// The initial objects, sent before any change.
     initial: Option<(Arc<Snapshot>, Option<String>)>,
     /// Whether to mark the end of the initial objects.
     mark_initial_end: bool,
@@ -71,7 +71,7 @@ pub(crate) fn watch(call: Call) -> Result<Response<Body>> {
         }
     }
     let send_initial = send_initial.map(|text| text == "true" || text == "1");
-    // Without a version, or with "0", Kubernetes starts with what is there.
+    // Without a version, or with "0", Kubernetes starts with the existing objects.
     let initial = send_initial.unwrap_or(wanted.unwrap_or(0) == 0);
     let cursor = match wanted {
         Some(wanted) if wanted > 0 && !initial => wanted,
@@ -172,7 +172,7 @@ impl Watch {
         }
     }
 
-    /// A part of the objects that were there at the start.
+    /// A part of the initial objects.
     fn initial_chunk(&mut self) -> Option<Bytes> {
         let (snapshot, after) = self.initial.take()?;
         let mut chunk = BytesMut::new();

@@ -1,5 +1,5 @@
 //! The recent changes of one resource. Watches read from it at their own pace: a slow client holds a cursor, never a
-//! queue, and is told `410 Expired` once the log has moved past it.
+//! queue, and gets `410 Expired` once the log has moved past it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -18,11 +18,11 @@ pub(crate) struct Event {
     pub(crate) key: Key,
     pub(crate) before: Option<Arc<Object>>,
     pub(crate) after: Option<Arc<Object>>,
-    /// What a deletion shows: the last state, with the revision of the deletion.
+    /// The object of a deletion: the last state, with the revision of the deletion.
     pub(crate) shown: Arc<Object>,
 }
 
-/// The wanted revision is no longer in the log.
+/// The requested revision is no longer in the log.
 #[derive(Debug)]
 pub(crate) struct TooOld {
     pub(crate) oldest: u64,

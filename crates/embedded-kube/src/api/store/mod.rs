@@ -2,7 +2,7 @@
 //!
 //! Reads take the published snapshot and never wait. Writes go to one writer thread (see `writer`), which checks the
 //! expected revision of each, commits all that are queued with one fsync, and only then publishes the new snapshot,
-//! appends to the watch logs and answers. One counter gives every write its revision; it is the `resourceVersion`.
+//! appends to the watch logs and replies. One counter gives every write its revision; it is the `resourceVersion`.
 
 mod log;
 mod writer;
@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 pub(crate) use log::{Event, Log};
 pub(crate) use writer::{Change, Expect, Write, WriteError};
 
-/// Where an object lives: `resource.group/namespace/name`, the namespace empty for cluster-wide objects.
+/// The key of an object: `resource.group/namespace/name`, the namespace empty for cluster-wide objects.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key(Arc<str>);
 
@@ -60,7 +60,7 @@ impl Object {
         }
     }
 
-    /// The object as JSON text, made once.
+    /// The object as JSON text, built once.
     pub(crate) fn json(&self) -> Bytes {
         self.json.get_or_init(|| Bytes::from(self.value.to_string())).clone()
     }
@@ -123,7 +123,7 @@ pub(crate) enum OpenError {
 struct Shared {
     snapshot: ArcSwap<Snapshot>,
     logs: RwLock<HashMap<String, Arc<Log>>>,
-    /// The revision at which this process opened the store: no log reaches further back.
+    /// The revision at which this process opened the store: no log begins earlier.
     opened_at: u64,
 }
 
@@ -149,7 +149,7 @@ pub(crate) struct Store {
     pages: Mutex<VecDeque<Arc<Snapshot>>>,
 }
 
-/// How many snapshots are kept for paged lists; an older page is answered with 410.
+/// How many snapshots are kept for paged lists; an older page returns 410.
 const KEPT_PAGES: usize = 32;
 /// Writes waiting for the writer; beyond that, requests wait.
 const WRITE_QUEUE: usize = 1024;
@@ -204,7 +204,7 @@ impl Store {
             .send(writer::Queued { write, answer })
             .await
             .map_err(|_| WriteError::Closed)?;
-        // A handle kept while waiting would keep a closing store open.
+        // Holding a handle while waiting would keep a closing store open.
         drop(writes);
         answered.await.map_err(|_| WriteError::Closed)?
     }
@@ -232,7 +232,8 @@ impl Store {
 }
 
 impl Store {
-    /// Ends the writer thread and releases the file for the next opener. Reads go on from memory, writes are refused.
+    /// Ends the writer thread and releases the file for the next opener. Reads continue from memory, writes are
+    /// rejected.
     pub(crate) fn close(&self) {
         self.writes.lock().unwrap_or_else(|e| e.into_inner()).take();
         if let Some(thread) = self.thread.lock().unwrap_or_else(|e| e.into_inner()).take() {

@@ -19,7 +19,7 @@ async fn a_write_is_seen_by_readers_logs_and_the_next_opener() {
     let start = store.snapshot().revision;
     // when
     let made = store.write(put("a", Expect::Absent)).await.unwrap();
-    let refused = store.write(put("a", Expect::Absent)).await;
+    let rejected = store.write(put("a", Expect::Absent)).await;
     let stale = store.write(put("a", Expect::Revision(made.revision + 7))).await;
     let gone = store
         .write(Write {
@@ -30,7 +30,7 @@ async fn a_write_is_seen_by_readers_logs_and_the_next_opener() {
         .await;
     // then
     assert_eq!(
-        (refused.unwrap_err(), stale.unwrap_err()),
+        (rejected.unwrap_err(), stale.unwrap_err()),
         (WriteError::Exists, WriteError::Stale)
     );
     assert_eq!(gone.unwrap_err(), WriteError::Missing);

@@ -1,4 +1,4 @@
-//! The one thread that changes state: takes what is queued, checks, commits once, publishes, answers.
+//! The one thread that changes state: takes what is queued, checks, commits once, publishes, replies.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const MAX_BATCH: usize = 512;
 /// redb's page cache: all reads come from memory, so it only serves commits.
 const CACHE_BYTES: usize = 4 * 1024 * 1024;
 
-/// What must be true of the stored object for a write to happen.
+/// The precondition of a write.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Expect {
     Absent,
@@ -123,7 +123,7 @@ fn commit(database: &Database, shared: &Shared, batch: impl Iterator<Item = Queu
             }
             return;
         }
-        // Logs first, then the snapshot: whoever sees a snapshot's revision finds all its events in the logs.
+        // Logs first, then the snapshot: a reader of a snapshot finds all its events in the logs.
         let mut touched: Vec<String> = Vec::new();
         for event in events {
             let storage = event.key.storage();
@@ -142,7 +142,7 @@ fn commit(database: &Database, shared: &Shared, batch: impl Iterator<Item = Queu
     }
 }
 
-/// Applies one write to the working copy, or leaves it alone.
+/// Applies one write to the working copy, or leaves the copy unchanged.
 fn step(map: &mut Map, revision: u64, write: Write) -> Result<Event, WriteError> {
     let Write { key, expect, change } = write;
     let before = map.get(&key).cloned();

@@ -1,4 +1,4 @@
-//! Forwarding ports: each connection is a pair of streams, one for data and one for an error in words.
+//! Port forwarding: each connection is a pair of streams, one for data and one for an error message.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Link, Piece};
 use crate::streams::{PodRef, PodStreams};
 
 const CHUNK: usize = 32 * 1024;
-/// What one connection may have waiting for its target.
+/// How many bytes of one connection may wait for its target.
 const WAITING: usize = 64;
 
 /// A connection whose two streams have not both been opened yet.
@@ -24,10 +24,10 @@ struct Half {
     port: Option<u16>,
 }
 
-/// Connections come and go until the client does.
+/// Serves connections until the client disconnects.
 pub(super) async fn over_spdy(mut session: Session, pod: PodRef, streams: Arc<dyn PodStreams>) {
     let mut halves: HashMap<String, Half> = HashMap::new();
-    // None: the client has said that it sends no more.
+    // `None`: the client sends no more.
     let mut targets: HashMap<u32, mpsc::Sender<Bytes>> = HashMap::new();
     let mut waiting: HashMap<u32, mpsc::Receiver<Bytes>> = HashMap::new();
     let mut connections = JoinSet::new();

@@ -30,7 +30,7 @@ use super::pods::{container, pod_ref};
 use super::rest::Call;
 use crate::streams::{ExecOptions, PodRef, PodStreams};
 
-/// The header in which SPDY clients name what they speak inside.
+/// The header in which SPDY clients name their inner protocol.
 const PROTOCOL: &str = "x-stream-protocol-version";
 const FORWARD: &str = "portforward.k8s.io";
 /// SPDY inside a WebSocket.
@@ -46,26 +46,27 @@ enum Piece {
     Close(u8),
 }
 
-/// Numbered channels to a client. When `incoming` ends, the client is gone; when `outgoing` is dropped, it is told so.
+/// Numbered channels to a client. When `incoming` ends, the client has disconnected; dropping `outgoing` tells the
+/// client.
 struct Link {
     incoming: mpsc::Receiver<Piece>,
     outgoing: mpsc::Sender<Piece>,
 }
 
 /// What a client wants to do with a pod.
-enum Wish {
+enum Action {
     Run(ExecOptions, bool),
     Forward(Vec<u16>),
 }
 
-/// Answers `exec`, `attach` and `portforward`: agrees on a protocol, then goes on in the background.
+/// Serves `exec`, `attach` and `portforward`: negotiates a protocol, then continues in the background.
 pub(crate) async fn serve(
     call: &Call,
     pod: &serde_json::Value,
     mut head: Parts,
     upgrade: Option<OnUpgrade>,
 ) -> Result<Response<Body>> {
-    let wish = wish(call, pod)?;
+    let action = action(call, pod)?;
     let streams = call.server.streams.get().cloned();
     let streams = streams.ok_or_else(|| Status::new(503, "ServiceUnavailable", "no node serves streams yet"))?;
     let Some(upgrade) = upgrade else {
@@ -79,15 +80,15 @@ pub(crate) async fn serve(
     let (stop, tasks) = (call.server.stop.clone(), call.server.tasks.clone());
     if is("websocket") {
         head.extensions.insert(upgrade);
-        return websocket::answer(head, wish, pod, streams, stop, tasks).await;
+        return websocket::answer(head, action, pod, streams, stop, tasks).await;
     }
     if !is("SPDY/3.1") {
         return Err(Status::bad_request("Upgrade request required"));
     }
     let offered = offered(&head.headers, PROTOCOL);
-    let known: &[&str] = match wish {
-        Wish::Run(..) => &REMOTE_SPDY,
-        Wish::Forward(_) => &[FORWARD],
+    let known: &[&str] = match action {
+        Action::Run(..) => &REMOTE_SPDY,
+        Action::Forward(_) => &[FORWARD],
     };
     let Some(chosen) = known.iter().find(|name| offered.iter().any(|offer| offer == *name)) else {
         let text = format!("unable to negotiate protocol: client supports {offered:?}, server supports {known:?}");
@@ -96,7 +97,7 @@ pub(crate) async fn serve(
     tasks.spawn(async move {
         let talk = async {
             match upgrade.await {
-                Ok(socket) => speak_spdy(TokioIo::new(socket), wish, pod, streams).await,
+                Ok(socket) => serve_spdy(TokioIo::new(socket), action, pod, streams).await,
                 Err(error) => tracing::debug!(%error, "the client did not go on after the upgrade"),
             }
         };
@@ -112,14 +113,14 @@ pub(crate) async fn serve(
 }
 
 /// SPDY on a socket, or inside a WebSocket.
-async fn speak_spdy<S>(socket: S, wish: Wish, pod: PodRef, streams: Arc<dyn PodStreams>)
+async fn serve_spdy<S>(socket: S, action: Action, pod: PodRef, streams: Arc<dyn PodStreams>)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static,
 {
     let session = spdy::start(socket);
-    match wish {
-        Wish::Run(options, attach) => remote::over_spdy(session, options, attach, pod, streams).await,
-        Wish::Forward(_) => forward::over_spdy(session, pod, streams).await,
+    match action {
+        Action::Run(options, attach) => remote::over_spdy(session, options, attach, pod, streams).await,
+        Action::Forward(_) => forward::over_spdy(session, pod, streams).await,
     }
 }
 
@@ -133,13 +134,13 @@ fn offered(headers: &HeaderMap, name: &str) -> Vec<String> {
         .collect()
 }
 
-fn wish(call: &Call, pod: &serde_json::Value) -> Result<Wish> {
+fn action(call: &Call, pod: &serde_json::Value) -> Result<Action> {
     let query = &call.query;
     if call.path.subresource == "portforward" {
         let parse = |text: &String| text.split(',').map(str::parse::<u16>).collect::<Vec<_>>();
         let ports: std::result::Result<Vec<u16>, _> = query.all("ports").iter().flat_map(parse).collect();
         let ports = ports.map_err(|_| Status::bad_request("\"ports\" must hold port numbers"))?;
-        return Ok(Wish::Forward(ports));
+        return Ok(Action::Forward(ports));
     }
     let attach = call.path.subresource == "attach";
     let tty = query.flag("tty");
@@ -161,5 +162,5 @@ fn wish(call: &Call, pod: &serde_json::Value) -> Result<Wish> {
             "you must specify at least 1 of stdin, stdout, stderr",
         ));
     }
-    Ok(Wish::Run(options, attach))
+    Ok(Action::Run(options, attach))
 }

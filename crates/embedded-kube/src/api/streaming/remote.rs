@@ -25,12 +25,12 @@ pub(super) const RESIZE: u8 = 4;
 
 /// A client opens its streams right after the upgrade.
 const OPENING: Duration = Duration::from_secs(30);
-/// What a process's children still hold open after its end is not waited for much longer.
+/// How long to wait for streams that children of a process hold open after its end.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
-/// What is read at once.
+/// The size of one read.
 const CHUNK: usize = 32 * 1024;
 
-/// Starts the process and serves it until it ends or the client is gone.
+/// Starts the process and serves it until it ends or the client disconnects.
 pub(super) async fn run(link: Link, options: ExecOptions, attach: bool, pod: PodRef, streams: Arc<dyn PodStreams>) {
     let started = if attach {
         streams.attach(pod, options).await
@@ -98,7 +98,7 @@ async fn pump(from: Option<Box<dyn AsyncRead + Send + Unpin>>, channel: u8, to: 
     let _ = to.send(Piece::Close(channel)).await;
 }
 
-/// The client's input to the process, until the client is gone.
+/// The client's input to the process, until the client disconnects.
 async fn feed(
     incoming: &mut mpsc::Receiver<Piece>,
     mut stdin: Option<Box<dyn tokio::io::AsyncWrite + Send + Unpin>>,
@@ -107,7 +107,7 @@ async fn feed(
     while let Some(piece) = incoming.recv().await {
         match piece {
             Piece::Data(STDIN, bytes) => {
-                // A process that no longer reads is no reason to end it: its output may still come.
+                // A process that no longer reads is not ended: its output may still come.
                 if let Some(open) = &mut stdin
                     && (open.write_all(&bytes).await.is_err() || open.flush().await.is_err())
                 {
@@ -137,7 +137,7 @@ struct Size {
     height: u16,
 }
 
-/// Several sizes may come at once; the last one counts.
+/// Several sizes may come at the same time; the last one counts.
 fn last_size(bytes: &[u8]) -> Option<TerminalSize> {
     let sizes = serde_json::Deserializer::from_slice(bytes).into_iter::<Size>();
     let last = sizes.map_while(std::result::Result::ok).last()?;
@@ -158,7 +158,7 @@ fn outcome(code: i32) -> Value {
     })
 }
 
-/// Waits for the streams that were asked for, then runs the process on them.
+/// Waits for the requested streams, then runs the process on them.
 pub(super) async fn over_spdy(
     mut session: Session,
     options: ExecOptions,
@@ -215,26 +215,26 @@ pub(super) async fn over_spdy(
             if let Some(piece) = piece(&by_stream, event)
                 && pieces.send(piece).await.is_err()
             {
-                // The process is over; what still comes is read and dropped until the client closes.
+                // The process has ended; further input is read and dropped until the client closes.
                 while events.recv().await.is_some() {}
                 return;
             }
         }
     };
-    let last_words = writer.clone();
+    let closing = writer.clone();
     let outward = async move {
         while let Some(piece) = out.recv().await {
             send(&writer, &by_channel, piece).await;
         }
-        // All that was sent must arrive before the connection goes.
+        // Everything that was sent must arrive before the connection closes.
         for id in by_channel.values() {
             writer.finish(*id).await;
         }
     };
     let mut inward = tokio::spawn(inward);
     tokio::join!(run(Link { incoming, outgoing }, options, attach, pod, streams), outward);
-    last_words.close().await;
-    // Reading on until the client closes its side, so that nothing it was sent is lost to a reset.
+    closing.close().await;
+    // Continues reading until the client closes its side, so that no sent data is lost to a reset.
     if tokio::time::timeout(LAST_OUTPUT, &mut inward).await.is_err() {
         inward.abort();
     }

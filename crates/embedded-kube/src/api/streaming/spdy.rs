@@ -1,6 +1,6 @@
 //! SPDY/3.1, the server's side, as much of it as Kubernetes clients use: streams that the client opens, data both ways,
 //! pings. Flow control is not used by them (their library ignores windows), so there is none here either; buffers are
-//! bounded because the reader waits for whoever takes its events.
+//! bounded because the reader waits for the receiver of its events.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -22,9 +22,9 @@ const FINISHED: u8 = 1;
 /// RST_STREAM's "refused".
 const REFUSED: u32 = 3;
 
-/// A control frame holds a few headers; more than this is no client of ours.
+/// The limit of a control frame, which has a few headers only.
 const MOST_CONTROL: usize = 64 * 1024;
-/// Headers after decompression: a small block can blow up.
+/// The limit of decompressed headers: a small block can become large.
 const MOST_HEADERS: usize = 256 * 1024;
 /// Streams open at once: two for each forwarded connection.
 const MOST_STREAMS: usize = 1024;
@@ -42,7 +42,7 @@ pub(super) enum Event {
     Closed(u32),
 }
 
-/// One connection. The events end when the client is gone.
+/// One connection. The events end when the client disconnects.
 pub(super) struct Session {
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) writer: Writer,
@@ -57,7 +57,8 @@ enum Command {
     Close,
 }
 
-/// Sends to the client. What cannot be sent any more is dropped: the events say that the client is gone.
+/// Sends to the client. What cannot be sent any more is dropped: the end of the events shows that the client
+/// disconnected.
 #[derive(Clone)]
 pub(super) struct Writer(mpsc::Sender<Command>);
 
@@ -70,7 +71,7 @@ impl Writer {
         let _ = self.0.send(Command::Data(id, bytes)).await;
     }
 
-    /// No more will be sent on this stream. Saying so twice does no harm.
+    /// Ends the sending side of this stream. Repeating it does no harm.
     pub(super) async fn finish(&self, id: u32) {
         let _ = self.0.send(Command::Finish(id)).await;
     }
@@ -79,7 +80,7 @@ impl Writer {
         let _ = self.0.send(Command::Reset(id)).await;
     }
 
-    /// Sends what is still to be sent and ends the connection; returns when that is done.
+    /// Sends the rest and ends the connection; returns when that is done.
     pub(super) async fn close(&self) {
         if self.0.send(Command::Close).await.is_ok() {
             self.0.closed().await;
@@ -87,7 +88,7 @@ impl Writer {
     }
 }
 
-/// Speaks SPDY on this socket until either side ends it.
+/// Runs SPDY on this socket until either side ends it.
 pub(super) fn start<S>(socket: S) -> Session
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
@@ -104,7 +105,7 @@ where
                     tracing::debug!(%error, "SPDY connection ended");
                 }
             }
-            // Nobody listens any more.
+            // The receiver was dropped.
             () = event.closed() => {}
         }
     });
@@ -185,7 +186,7 @@ async fn read<R: AsyncRead>(
                 }
             }
             PING if body.len() >= 4 => {
-                // Only the client's own pings are odd; even ones would be answers to ours.
+                // Only the client's own pings are odd; even ones would be replies to ours.
                 let id = body.get_u32();
                 if id % 2 == 1 {
                     commands.send(Command::Pong(id)).await.map_err(|_| gone())?;

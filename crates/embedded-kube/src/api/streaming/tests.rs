@@ -20,7 +20,7 @@ use tokio::process::Command;
 use crate::Cluster;
 use crate::streams::{DuplexStream, ExecOptions, ExecSession, LogOptions, PodRef, PodStreams, StreamError};
 
-/// Every command runs on this machine, every port is this machine's.
+/// Runs every command on this machine; every port is this machine's.
 struct Host;
 
 impl PodStreams for Host {

@@ -18,19 +18,19 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{CHANNELS, Link, Piece, TUNNEL, Wish, forward, remote, speak_spdy};
+use super::{Action, CHANNELS, Link, Piece, TUNNEL, forward, remote, serve_spdy};
 use crate::api::body::Body;
 use crate::api::errors::{Result, Status};
 use crate::streams::{PodRef, PodStreams};
 
 const CLOSE: u8 = 255;
-/// One message. Clients send no more than 32 KiB at once; servers of Kubernetes take this much.
+/// The size of a message. Clients send at most 32 KiB at a time; servers of Kubernetes accept this much.
 const MOST: usize = 2 * 1024 * 1024;
 
-/// Agrees on a protocol and goes on in the background.
+/// Negotiates a protocol and continues in the background.
 pub(super) async fn answer(
     mut head: Parts,
-    wish: Wish,
+    action: Action,
     pod: PodRef,
     streams: Arc<dyn PodStreams>,
     stop: CancellationToken,
@@ -40,9 +40,9 @@ pub(super) async fn answer(
     let upgrade = upgrade
         .map_err(|error| Status::bad_request(error.to_string()))?
         .max_message_size(MOST);
-    let known: &[&'static str] = match wish {
-        Wish::Run(..) => &CHANNELS,
-        Wish::Forward(_) => &[TUNNEL, CHANNELS[0], CHANNELS[1]],
+    let known: &[&'static str] = match action {
+        Action::Run(..) => &CHANNELS,
+        Action::Forward(_) => &[TUNNEL, CHANNELS[0], CHANNELS[1]],
     };
     let upgrade = upgrade.protocols(known.iter().copied());
     let Some(chosen) = upgrade
@@ -55,10 +55,10 @@ pub(super) async fn answer(
     };
     let answer = upgrade.on_upgrade(move |socket| async move {
         let talk = async {
-            match wish {
-                _ if chosen == TUNNEL => speak_spdy(tunnel(socket), wish, pod, streams).await,
-                Wish::Run(options, attach) => {
-                    // An empty message tells the client that the connection stands.
+            match action {
+                _ if chosen == TUNNEL => serve_spdy(tunnel(socket), action, pod, streams).await,
+                Action::Run(options, attach) => {
+                    // An empty message tells the client that the connection is established.
                     let first = if options.stdout {
                         remote::STDOUT
                     } else {
@@ -67,7 +67,7 @@ pub(super) async fn answer(
                     let (link, pump) = link(socket, vec![Piece::Data(first, Bytes::new())]);
                     tokio::join!(remote::run(link, options, attach, pod, streams), pump);
                 }
-                Wish::Forward(ports) => {
+                Action::Forward(ports) => {
                     let (link, pump) = link(socket, forward::greeting(&ports));
                     tokio::join!(forward::over_channels(link, ports, pod, streams), pump);
                 }
@@ -97,7 +97,7 @@ fn link(socket: WebSocket, greeting: Vec<Piece>) -> (Link, impl Future<Output = 
             if let Some(piece) = piece
                 && pieces.send(piece).await.is_err()
             {
-                // The other side is done: read on, so that the client's close is seen.
+                // The other side has ended: continue reading, so that the client's close is observed.
                 while let Some(Ok(message)) = source.next().await {
                     if matches!(message, Message::Close(_)) {
                         return;
@@ -123,7 +123,7 @@ fn link(socket: WebSocket, greeting: Vec<Piece>) -> (Link, impl Future<Output = 
         let _ = sink.send(goodbye()).await;
     };
     let pump = async move {
-        // Reading goes on beside writing; when all is written the client has a moment to close its side.
+        // Reading continues beside writing; when all is written, the client has a moment to close its side.
         tokio::pin!(inward);
         tokio::pin!(outward);
         tokio::select! {
@@ -151,7 +151,7 @@ fn message(piece: Piece) -> Option<Message> {
     Some(Message::Binary(bytes.freeze()))
 }
 
-/// Clients take an end without the code for "normal" as a failure.
+/// Clients treat an end without the code for "normal" as a failure.
 fn goodbye() -> Message {
     Message::Close(Some(CloseFrame {
         code: close_code::NORMAL,

@@ -1,4 +1,4 @@
-//! What a node itself says about a pod: taints, labels, room, and where a volume is.
+//! The filters and scores of a node itself: taints, labels, resources, and volume topology.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use super::super::quantity::millis;
 use super::{Refusal, Scene};
 
-/// Unschedulable, taints, labels, room: in the scheduler's order.
+/// Unschedulable, taints, labels, resources: in the scheduler's order.
 pub(super) fn filter(pod: &Pod, node: &Node, scene: &Scene) -> Result<(), Refusal> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
@@ -25,11 +25,11 @@ pub(super) fn filter(pod: &Pod, node: &Node, scene: &Scene) -> Result<(), Refusa
     if node_spec.unschedulable == Some(true) && !tolerates(tolerations, &cordon) {
         return Err(Refusal::of_node("node(s) were unschedulable"));
     }
-    let refusing =
+    let untolerated =
         node_spec.taints.iter().flatten().find(|taint| {
             matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute") && !tolerates(tolerations, taint)
         });
-    if let Some(taint) = refusing {
+    if let Some(taint) = untolerated {
         let value = taint.value.as_deref().unwrap_or_default();
         return Err(Refusal::of_node(format!(
             "node(s) had untolerated taint {{{}: {value}}}",
@@ -59,7 +59,7 @@ pub(super) fn matches_affinity(pod: &Pod, node: &Node) -> bool {
     selected && required.is_none_or(|required| matches_selector(required, node))
 }
 
-/// A volume that is on some nodes only pulls its pod there.
+/// A volume that is on some nodes only restricts its pod to them.
 pub(super) fn filter_volumes(volumes: &[Arc<PersistentVolume>], node: &Node) -> Result<(), Refusal> {
     let elsewhere = volumes.iter().any(|volume| {
         let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
@@ -73,7 +73,7 @@ pub(super) fn filter_volumes(volumes: &[Arc<PersistentVolume>], node: &Node) -> 
     }
 }
 
-/// Preferred node affinity, soft taints, and room left, on the scheduler's scale of 0 to 100 times its weights.
+/// Preferred node affinity, soft taints, and free resources, on the scheduler's scale of 0 to 100 times its weights.
 pub(super) fn score(pod: &Pod, node: &Node, scene: &Scene) -> i64 {
     let Some(spec) = &pod.spec else { return 0 };
     let preferred = spec
@@ -127,7 +127,7 @@ fn holds(requirement: &NodeSelectorRequirement, labels: &BTreeMap<String, String
     }
 }
 
-/// Whether one of the tolerations covers the taint.
+/// Whether one of the tolerations matches the taint.
 pub(crate) fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
     tolerations.iter().any(|toleration| covers(toleration, taint))
 }
@@ -170,7 +170,7 @@ fn fits(pod: &Pod, node: &Node, scene: &Scene) -> Result<(), Refusal> {
     }
 }
 
-/// What is left of each resource, and how many pods are there.
+/// The free amount of each resource, and the number of pods.
 fn free(node: &Node, scene: &Scene) -> (Amounts, i128) {
     let name = node.name_any();
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
@@ -207,8 +207,8 @@ fn amounts(quantities: &BTreeMap<String, Quantity>) -> Amounts {
         .collect()
 }
 
-/// What a pod takes: the larger of the sum over its containers and sidecars, and the largest init container (with the
-/// sidecars started before it), plus its overhead.
+/// The resources that a pod needs: the larger of the sum over its containers and sidecars, and the largest init
+/// container (with the sidecars started before it), plus its overhead.
 fn requests(pod: &Pod) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::new() };
     let of = |container: &Container| {

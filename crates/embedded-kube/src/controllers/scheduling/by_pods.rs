@@ -1,4 +1,4 @@
-//! What the pods that are already placed say about a new one: affinity, anti-affinity, and even spreading.
+//! The effect of placed pods on a new one: affinity, anti-affinity, and topology spread.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,19 +11,19 @@ use super::{Refusal, Scene, by_node, selects};
 /// A topology domain: label key and value.
 type Domain = (String, String);
 
-/// All there is to know about the other pods, computed once for all nodes.
+/// The relevant facts about the other pods, computed once for all nodes.
 pub(super) struct Constraints<'a> {
     pod: &'a Pod,
     /// Required affinity terms, each with the domains that hold a matching pod.
     wanted: Vec<(PodAffinityTerm, BTreeSet<Domain>)>,
     /// Domains the pod's own anti-affinity rules out.
     avoided: BTreeSet<Domain>,
-    /// Domains that placed pods' anti-affinity closes to this pod.
+    /// Domains that the anti-affinity of placed pods rules out for this pod.
     closed: BTreeSet<Domain>,
     /// Preferred affinity (positive) and anti-affinity (negative), of this pod and of placed ones toward it.
     weights: HashMap<Domain, i64>,
     spread: Vec<Spread>,
-    /// Pods of the same owner by node name: spreads siblings where nothing else says how.
+    /// Pods of the same owner by node name: spreads siblings unless something else decides.
     siblings: HashMap<String, i64>,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Constraints<'a> {
                 .labels()
                 .get(&term.topology_key)
                 .map(|value| (term.topology_key.clone(), value.clone()));
-            // The first of a group that wants to be together has nobody to follow: it may go anywhere.
+            // The first pod of a group with affinity to itself can run anywhere.
             let first_of_its_kind = domains.is_empty() && own_term_matches(term, self.pod);
             if here.is_none() || !(first_of_its_kind || here.is_some_and(|here| domains.contains(&here))) {
                 return Err(Refusal::of_node("node(s) didn't match pod affinity rules"));
@@ -174,7 +174,7 @@ impl Spread {
     fn skew_with(&self, value: &str) -> i64 {
         let here = self.counts.get(value).copied().unwrap_or(0) + i64::from(self.matches_itself);
         let domains = i32::try_from(self.counts.len()).unwrap_or(i32::MAX);
-        // With fewer domains than asked for, the least is taken to be none (Kubernetes' rule of minDomains).
+        // With fewer domains than required, the minimum counts as zero (Kubernetes' rule of minDomains).
         let too_few = self.constraint.min_domains.is_some_and(|least| domains < least);
         let least = if too_few {
             0
@@ -280,7 +280,7 @@ fn preferred(pod: &Pod, side: Side) -> Vec<WeightedPodAffinityTerm> {
     terms.unwrap_or_default()
 }
 
-/// Whether `term`, written on pod `of`, speaks about pod `about`.
+/// Whether `term` of pod `of` applies to pod `about`.
 fn term_matches(term: &PodAffinityTerm, of: &Pod, about: &Pod, scene: &Scene) -> bool {
     let namespace = about.namespace().unwrap_or_default();
     let listed = term.namespaces.as_deref().unwrap_or_default();

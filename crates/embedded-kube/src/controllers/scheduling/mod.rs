@@ -1,8 +1,9 @@
-//! PURE. Which node a pod should run on, and why none will do, by the rules and in the words of the Kubernetes scheduler.
+//! PURE. Chooses the node for a pod, or explains why no node fits, with the rules and messages of the Kubernetes
+//! scheduler.
 //!
-//! A node passes through the filters in the scheduler's order; the first that refuses gives its reason. Nodes that pass
-//! are scored; ties go to the node with fewest pods, then to the first by name, so that the same scene gives the same
-//! answer.
+//! A node passes through the filters in the scheduler's order; the first that rejects it gives the reason. Nodes that
+//! pass are scored; ties go to the node with the fewest pods, then to the first by name, so that the same input gives
+//! the same result.
 
 mod by_node;
 mod by_pods;
@@ -19,11 +20,11 @@ use kube::core::{Selector, SelectorExt};
 
 pub(crate) use by_node::covers;
 
-/// What the decision rests on.
+/// The input of the decision.
 #[derive(Default)]
 pub(crate) struct Scene {
     pub(crate) nodes: Vec<Arc<Node>>,
-    /// Pods that hold a place, with their node's name.
+    /// Placed pods, with the names of their nodes.
     pub(crate) placed: Vec<(Arc<Pod>, String)>,
     /// By namespace and name.
     pub(crate) claims: HashMap<(String, String), Arc<PersistentVolumeClaim>>,
@@ -31,11 +32,11 @@ pub(crate) struct Scene {
     pub(crate) namespaces: HashMap<String, BTreeMap<String, String>>,
 }
 
-/// Why a node will not do.
+/// Why a node does not fit.
 struct Refusal {
     reasons: Vec<String>,
     /// Whether removing other pods from the node could change that. Nothing is ever preempted here, but the message
-    /// tells the two apart.
+    /// distinguishes the two.
     preemption_could_help: bool,
 }
 
@@ -77,9 +78,9 @@ pub(crate) fn place(pod: &Pod, scene: &Scene) -> Result<String, String> {
             .and_then(|()| constraints.filter(node));
         match verdict {
             Ok(()) => fitting.push(node),
-            Err(refusal) => {
-                helpless += usize::from(!refusal.preemption_could_help);
-                for reason in refusal.reasons {
+            Err(rejection) => {
+                helpless += usize::from(!rejection.preemption_could_help);
+                for reason in rejection.reasons {
                     *reasons.entry(reason).or_default() += 1;
                 }
             }
@@ -164,7 +165,7 @@ pub(crate) fn claim_names(pod: &Pod) -> impl Iterator<Item = String> + '_ {
         })
 }
 
-/// A label selector on labels. None selects nothing, an empty one everything, one that cannot be read nothing.
+/// Whether a label selector matches labels. `None` selects nothing, an empty one everything, an invalid one nothing.
 pub(crate) fn selects(selector: Option<&LabelSelector>, labels: &BTreeMap<String, String>) -> bool {
     selector
         .and_then(|selector| Selector::try_from(selector.clone()).ok())

@@ -1,4 +1,4 @@
-//! Scenes as a user would write them, and the scheduler's answers.
+//! Scenarios as a user would write them, and the decisions of the scheduler.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn an_empty_cluster_says_so() {
 }
 
 #[test]
-fn a_node_selector_that_matches_nothing_is_explained_in_the_schedulers_words() {
+fn a_node_selector_that_matches_nothing_is_explained_by_the_schedulers_message() {
     let answer = place(
         &decode(pod("p", json!({"nodeSelector": {"disk": "ssd"}}))),
         &three_nodes(),

@@ -10,10 +10,10 @@ use kube::{Resource, ResourceExt};
 
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
-/// On a pod: the name of the revision it was made from.
+/// On a pod: the name of the revision from which it was created.
 pub(super) const REVISION: &str = "controller-revision-hash";
 
-/// `web-2` of `web` is 2; anything else is none of its pods.
+/// `web-2` of `web` is 2; `None` for any other pod.
 pub(super) fn ordinal(set: &StatefulSet, pod: &str) -> Option<i32> {
     let digits = pod.strip_prefix(&set.name_any())?.strip_prefix('-')?;
     let ordinal: i32 = digits.parse().ok()?;
@@ -102,13 +102,13 @@ fn claim_name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32)
     format!("{}-{}", template.name_any(), pod_name(set, ordinal))
 }
 
-/// Whether claims go with the set (`whenDeleted: Delete`).
+/// Whether claims are deleted with the set (`whenDeleted: Delete`).
 fn keeps_until_deleted(set: &StatefulSet) -> bool {
     let policy = set.spec.persistent_volume_claim_retention_policy.as_ref();
     policy.and_then(|policy| policy.when_deleted.as_deref()) == Some("Delete")
 }
 
-/// Whether a claim goes with its pod when the set shrinks (`whenScaled: Delete`).
+/// Whether a claim is deleted with its pod when the set shrinks (`whenScaled: Delete`).
 fn goes_when_scaled(set: &StatefulSet) -> bool {
     let policy = set.spec.persistent_volume_claim_retention_policy.as_ref();
     policy.and_then(|policy| policy.when_scaled.as_deref()) == Some("Delete")
@@ -121,8 +121,8 @@ fn set_owner(set: &StatefulSet) -> OwnerReference {
     }
 }
 
-/// The owners this claim should have by the retention policy, if they differ from those it has. A condemned pod's claim
-/// belongs to the pod, so that garbage collection removes it after the pod.
+/// The owners that this claim should have by the retention policy, if they differ from its present ones. The claim of a
+/// condemned pod belongs to the pod, so that garbage collection removes it after the pod.
 pub(super) fn claim_owners(
     set: &StatefulSet,
     pod: &Pod,

@@ -48,7 +48,7 @@ pub(crate) async fn run(world: Arc<World>, stop: CancellationToken) {
 struct Controller {
     world: Arc<World>,
     recorder: Recorder,
-    /// Pods the API has accepted the deletion of and the cache still shows as living, by UID.
+    /// Pods whose deletion the API has accepted and that the cache still has, by UID.
     deleted: Mutex<HashSet<String>>,
 }
 
@@ -97,7 +97,7 @@ impl Controller {
             update: &update,
             now: Timestamp::now(),
         });
-        // Status first: it names the revisions that the actions rest on.
+        // Status first: it names the revisions that the actions depend on.
         if set.status.as_ref() != Some(&step.status) {
             let patch = json!({"metadata": {"uid": set.metadata.uid}, "status": step.status});
             let api: Api<StatefulSet> = self.api(set);
@@ -114,7 +114,7 @@ impl Controller {
         Ok(step.again_after)
     }
 
-    /// The pods that are this set's, adopting orphans of its name and labels. None: wait until the adoption is seen.
+    /// The pods of this set, adopting orphans of its name and labels. `None`: wait until the adoption is observed.
     async fn claim_pods(&self, set: &StatefulSet, pods: &[Arc<Pod>]) -> Result<Option<Vec<Arc<Pod>>>, Error> {
         let mut mine = Vec::new();
         let mut adopted = false;
@@ -147,7 +147,7 @@ impl Controller {
         Ok((!adopted).then_some(mine))
     }
 
-    /// Makes the history say what the template is now. None: the history changed, and the watch will say so.
+    /// Updates the history to the present template. `None`: the history changed, and the watch will report it.
     async fn settle_revisions(
         &self,
         set: &StatefulSet,
@@ -227,7 +227,7 @@ impl Controller {
                         self.recorder.normal(set, "SuccessfulCreate", &message);
                         Ok(true)
                     }
-                    // A pod of this name that is on its way out, or one the cache does not show yet.
+                    // A terminating pod of this name, or one that is not in the cache yet.
                     Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
                     Err(error) => {
                         let message = format!("create Pod {name} {of} failed error: {error}");

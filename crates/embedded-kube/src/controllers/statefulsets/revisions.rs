@@ -1,4 +1,4 @@
-//! PURE. The history of a set's pod template, as ControllerRevisions: what `kubectl rollout history` and `undo` read.
+//! PURE. The history of a set's pod template, as ControllerRevisions, for `kubectl rollout history` and `undo`.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use super::identity;
 
 const HASH: &str = "controller.kubernetes.io/hash";
 
-/// What the history needs so that its last entry is the set's template.
+/// The change of the history after which its last entry is the set's template.
 pub(super) enum Settled {
     As {
         current: Arc<ControllerRevision>,
         update: Arc<ControllerRevision>,
     },
-    /// The template is an older one again (a roll back): that entry becomes the newest.
+    /// The template is an older one again (a rollback): that entry becomes the newest.
     Renumber(Arc<ControllerRevision>, i64),
     Create(Box<ControllerRevision>),
 }
@@ -75,7 +75,7 @@ pub(super) fn expendable(
     unused
 }
 
-/// A strategic merge patch that puts the template back, which is how `kubectl rollout undo` uses it.
+/// A strategic merge patch that restores the template, for `kubectl rollout undo`.
 fn data(set: &StatefulSet) -> Value {
     let mut template = serde_json::to_value(&set.spec.template).unwrap_or_else(|_| json!({}));
     template["$patch"] = json!("replace");

@@ -1,8 +1,9 @@
 //! PURE. What to do next for one set: the order of starts, stops and updates.
 //!
-//! With `OrderedReady` one thing happens at a time: pod N+1 is made when pod N is ready, the highest goes first when
-//! shrinking, and a pod that is not ready stops everything after it. An update replaces pods from the highest ordinal
-//! down to the partition, each when the one before it is ready again; so an update that breaks a pod stops there.
+//! With `OrderedReady` one thing happens at a time: pod N+1 is created when pod N is ready, the highest is deleted
+//! first when shrinking, and a pod that is not ready stops everything after it. An update replaces pods from the
+//! highest ordinal down to the partition, each when the one before it is ready again; so an update that breaks a pod
+//! stops there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +18,13 @@ use kube::ResourceExt;
 use super::super::endpoints::is_ready;
 use super::{identity, revisions};
 
-/// What the decision rests on.
+/// The input of the decision.
 pub(super) struct Seen<'a> {
     pub(super) set: &'a StatefulSet,
     /// The pods this set controls.
     pub(super) pods: &'a [Arc<Pod>],
     pub(super) claim: &'a dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
-    /// What pods are made from until an update is complete.
+    /// The template of pods until an update is complete.
     pub(super) current: &'a ControllerRevision,
     /// The present template.
     pub(super) update: &'a ControllerRevision,
@@ -42,7 +43,7 @@ pub(super) enum Action {
 pub(super) struct Step {
     pub(super) actions: Vec<Action>,
     pub(super) status: StatefulSetStatus,
-    /// A pod becomes available then, without any event.
+    /// When a pod becomes available without any event.
     pub(super) again_after: Option<Duration>,
 }
 
@@ -58,7 +59,7 @@ pub(super) fn next(seen: &Seen<'_>) -> Step {
     }
 }
 
-/// Returns early wherever something has to be waited for.
+/// Returns early where it has to wait.
 fn decide(seen: &Seen<'_>, actions: &mut Vec<Action>, again_after: &mut Option<Duration>) {
     let spec = &seen.set.spec;
     let one_by_one = spec.pod_management_policy.as_deref() != Some("Parallel");
@@ -126,7 +127,7 @@ fn decide(seen: &Seen<'_>, actions: &mut Vec<Action>, again_after: &mut Option<D
 
 type ByOrdinal = BTreeMap<i32, Arc<Pod>>;
 
-/// The pods the set should have, and those beyond.
+/// The pods that the set should have, and the excess.
 fn by_ordinal(seen: &Seen<'_>, start: i32, end: i32) -> (ByOrdinal, ByOrdinal) {
     let all = seen
         .pods
@@ -148,7 +149,7 @@ fn create(seen: &Seen<'_>, ordinal: i32, actions: &mut Vec<Action>) {
     for claim in identity::claims(seen.set, ordinal) {
         match (seen.claim)(&claim.name_any()) {
             None => actions.push(Action::CreateClaim(Box::new(claim), name.clone())),
-            // A claim on its way out cannot be used; the pod waits for it to be gone and made anew.
+            // A terminating claim cannot be used; the pod waits until it is deleted and created again.
             Some(old) if old.metadata.deletion_timestamp.is_some() => return,
             Some(_) => {}
         }
@@ -161,7 +162,7 @@ fn create(seen: &Seen<'_>, ordinal: i32, actions: &mut Vec<Action>) {
     ))));
 }
 
-/// Below the partition a pod is made again as it was.
+/// Below the partition a pod is created again from the old template.
 fn needs_current(seen: &Seen<'_>, ordinal: i32) -> bool {
     let status = seen.set.status.clone().unwrap_or_default();
     let spec = &seen.set.spec;
@@ -284,7 +285,7 @@ fn status(seen: &Seen<'_>, again_after: &mut Option<Duration>) -> StatefulSetSta
         collision_count: Some(old.collision_count.unwrap_or(0)),
         conditions: old.conditions,
     };
-    // The update is complete: what was new is now what is.
+    // The update is complete: the update revision becomes the current one.
     let wanted = seen.set.spec.replicas.unwrap_or(1);
     if is_rolling(seen.set) && [replicas, ready, updated] == [wanted; 3] {
         status.current_revision = status.update_revision.clone();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::revisions::{self, Settled};
 use super::step::{self, Action, Seen};
 
-/// A namespace with one set in it. Pods become ready only when told to.
+/// A namespace with one set in it. Pods become ready only when the test says so.
 struct Town {
     set: StatefulSet,
     revisions: Vec<Arc<ControllerRevision>>,
@@ -53,7 +53,7 @@ impl Town {
         self.change(json!({"template": {"spec": {"containers": [{"name": "nginx", "image": image}]}}}));
     }
 
-    /// One step; what it did, in words.
+    /// Executes one step and returns a description of it.
     fn step(&mut self) -> Vec<String> {
         let (current, update) = loop {
             match revisions::settle(&self.set, &self.revisions) {
@@ -124,7 +124,7 @@ impl Town {
         self.pods.insert(name.to_owned(), Arc::new(pod));
     }
 
-    /// Steps until nothing more happens, every new pod becoming ready; all that was done but claims.
+    /// Steps until nothing more happens, with every new pod becoming ready; returns all steps except claims.
     fn settle(&mut self) -> Vec<String> {
         let mut done = Vec::new();
         for _ in 0..50 {

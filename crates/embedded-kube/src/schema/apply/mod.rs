@@ -1,8 +1,8 @@
-//! Server-side apply, and who owns which field (`metadata.managedFields`).
+//! Server-side apply, and the owners of fields (`metadata.managedFields`).
 //!
-//! [`apply`] merges a configuration into the live object; [`track`] notes what a create, update or patch changed. Both
-//! follow Kubernetes' structured-merge-diff. Known to differ: objects of several versions are not converted, so all
-//! entries are read as if of the version at hand; the number of entries is not capped.
+//! [`apply`] merges a configuration into the live object; [`track`] records what a create, update or patch changed.
+//! Both follow Kubernetes' structured-merge-diff. Known differences: objects of several versions are not converted, so
+//! all entries are read as if they had the current version; the number of entries is not limited.
 
 mod place;
 mod set;
@@ -17,7 +17,7 @@ use self::place::Place;
 use self::set::Set;
 use super::gofmt;
 
-/// Who writes, where and when.
+/// The writer, the endpoint and the time of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writer<'a> {
     /// The field manager.
@@ -28,7 +28,7 @@ pub(crate) struct Writer<'a> {
     pub(crate) api_version: &'a str,
     /// The time, RFC 3339 in UTC to the second.
     pub(crate) now: &'a str,
-    /// What this endpoint can write and so own.
+    /// The fields that this endpoint can write and so own.
     pub(crate) owns: Owns<'a>,
 }
 
@@ -56,10 +56,10 @@ impl Owns<'_> {
 /// Why an apply failed.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub(crate) enum ApplyError {
-    /// 409 Conflict: others own fields with different values. `causes` belong in `details.causes`.
+    /// 409 Conflict: other managers own fields with different values. `causes` belong in `details.causes`.
     #[error("{message}")]
     Conflict { message: String, causes: Vec<Value> },
-    /// The configuration makes no sense: 400 for `managedFields`, 500 otherwise, as Kubernetes answers.
+    /// The configuration is invalid: 400 for `managedFields`, 500 otherwise, as in Kubernetes.
     #[error("{0}")]
     Invalid(String),
 }
@@ -82,8 +82,8 @@ struct Owned {
 
 type Managed = BTreeMap<Owner, Owned>;
 
-/// Merges an applied configuration into the live object (`None` when there is none yet). The result carries its
-/// `managedFields`; whether it differs from the live object is the caller's to see.
+/// Merges an applied configuration into the live object (`None` if there is none yet). The result has its
+/// `managedFields`; the caller checks whether it differs from the live object.
 pub(crate) fn apply(
     live: Option<&Value>,
     config: &Value,
@@ -164,7 +164,7 @@ pub(crate) fn apply(
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Client-side `kubectl apply` goes on from where a server-side one left: the server keeps its annotation up to date.
+/// Client-side `kubectl apply` continues where a server-side one stopped: the server keeps its annotation up to date.
 fn refresh_last_applied(object: &mut Value, config: &Value) {
     if let Some(Value::Object(annotations)) = object.pointer_mut("/metadata/annotations")
         && annotations.contains_key(LAST_APPLIED)
@@ -177,11 +177,11 @@ fn refresh_last_applied(object: &mut Value, config: &Value) {
     }
 }
 
-/// Notes in `new` who owns what after a create (`live` is `None`), an update or a patch.
+/// Records the owners of fields in `new` after a create (`live` is `None`), an update or a patch.
 pub(crate) fn track(live: Option<&Value>, new: &mut Value, kind: Kind<'_>, writer: Writer<'_>) {
     let place = Place::root(kind);
     let before = live.cloned().unwrap_or_else(|| json!({}));
-    // A client may edit managedFields; what it sends counts unless it is nothing.
+    // A client may edit managedFields; what it sends is used unless it is empty.
     let sent = new.pointer("/metadata/managedFields").and_then(Value::as_array);
     let reset = sent.is_some_and(|entries| entries.len() == 1 && entries[0].as_object().is_some_and(Map::is_empty));
     let mut managed = match sent {
@@ -229,7 +229,7 @@ pub(crate) fn track(live: Option<&Value>, new: &mut Value, kind: Kind<'_>, write
     encode(new, &managed);
 }
 
-/// Takes from the other owners what the write changed or removed. Gives what it took as conflicts, and the difference.
+/// Removes what the write changed or removed from the other owners. Returns that as conflicts, and the difference.
 fn settle(
     managed: &mut Managed,
     writer: &Owner,
@@ -256,7 +256,7 @@ fn settle(
     (conflicts, difference)
 }
 
-/// Removes what the applier applied last time but not now, unless somebody else owns it.
+/// Removes what the applier applied last time but not now, unless another manager owns it.
 fn prune(merged: &Value, last: &Set, managed: &Managed, place: &Place<'_>) -> Value {
     if last.is_empty() {
         return merged.clone();
@@ -299,7 +299,8 @@ fn adopt(managed: &mut Managed, live: &Value, place: &Place<'_>, writer: Writer<
     strip(managed, &owner);
 }
 
-/// What client-side `kubectl apply` owned by its annotation: `kubectl apply --server-side` may take that over.
+/// The fields that client-side `kubectl apply` owned by its annotation: `kubectl apply --server-side` may take
+/// ownership of them.
 fn client_side_applied(live: &Value, place: &Place<'_>) -> Set {
     let annotation = live.pointer("/metadata/annotations").and_then(|a| a.get(LAST_APPLIED));
     let applied = annotation
@@ -360,7 +361,7 @@ impl Owner {
     }
 }
 
-/// Identity and bookkeeping of the server are nobody's fields.
+/// The server's own metadata has no owner.
 fn strip(managed: &mut Managed, owner: &Owner) {
     let server: Set = Set::decode(&json!({
         "f:apiVersion": {}, "f:kind": {},

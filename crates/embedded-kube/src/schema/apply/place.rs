@@ -1,5 +1,5 @@
-//! Where one is in an object's type: what is one value, what merges, and by which keys. The same walk serves built-in
-//! kinds (the table of [`crate::schema::merge_keys`]) and custom kinds (their schema).
+//! A place in an object's type: what is one value, what merges, and by which keys. The same walk serves built-in kinds
+//! (the table of [`crate::schema::merge_keys`]) and custom kinds (their schema).
 
 use serde_json::{Map, Value};
 
@@ -25,7 +25,7 @@ pub(super) struct Place<'a> {
     pub(super) list: List<'a>,
     /// A list whose items are one value each.
     atomic_items: bool,
-    /// A field that the type declares, as against a key of a map.
+    /// A field that the type declares, unlike a key of a map.
     pub(super) named: bool,
 }
 

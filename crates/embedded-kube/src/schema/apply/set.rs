@@ -137,14 +137,14 @@ impl Set {
         Set { below }
     }
 
-    /// Keeps what the test says of the first step.
+    /// Keeps the paths whose first step passes the test.
     pub(super) fn keep(mut self, test: impl Fn(&str) -> bool) -> Set {
         self.below
             .retain(|step, _| matches!(step, Step::Field(name) if test(name)));
         self
     }
 
-    /// Every path of the set, as messages show it.
+    /// Every path of the set, in the form of messages.
     pub(super) fn paths(&self) -> Vec<String> {
         let mut out = Vec::new();
         self.collect("", &mut out);
@@ -162,7 +162,7 @@ impl Set {
         }
     }
 
-    /// Reads FieldsV1; what is not understood is left out.
+    /// Reads FieldsV1; unknown entries are left out.
     pub(super) fn decode(fields: &Value) -> Set {
         let mut set = Set::default();
         for (key, value) in fields.as_object().into_iter().flatten() {

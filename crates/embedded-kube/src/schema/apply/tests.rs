@@ -102,7 +102,7 @@ fn play(case: &Case) {
                         shown
                     })
                     .collect();
-                // The order goes by time, which the fixture's server had finer than this test.
+                // The order depends on the time, which the server of the fixture had with a finer resolution than this test.
                 let sorted = |mut list: Vec<Value>| {
                     list.sort_by_key(|entry| gofmt::sorted(entry).to_string());
                     Value::from(list)
@@ -142,7 +142,7 @@ fn play(case: &Case) {
 }
 
 #[test]
-fn undeclared_fields_are_refused() {
+fn undeclared_fields_are_rejected() {
     let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
         "a": {"type": "string"},
         "e": {"type": "object"},

@@ -13,14 +13,15 @@ pub(super) fn fields_of_config(value: &Value, place: &Place<'_>) -> Result<Set, 
     Ok(set)
 }
 
-/// The fields of an object that may be anything.
+/// The fields of an object of any shape.
 pub(super) fn fields(value: &Value, place: &Place<'_>) -> Result<Set, String> {
     let mut set = Set::default();
     collect(value, place, &mut Vec::new(), &mut set, false)?;
     Ok(set)
 }
 
-/// A field of a configuration that its type does not have, as a message: applying it would own what cannot be stored.
+/// A field of a configuration that its type does not have, as a message: applying it would own a field that cannot be
+/// stored.
 pub(super) fn undeclared(value: &Value, place: &Place<'_>, path: &mut Vec<Step>) -> Option<String> {
     let mut below = |step: Step, value: &Value, place: &Place<'_>, declared: bool| {
         path.push(step);
@@ -184,7 +185,7 @@ fn walk(old: Option<&Value>, new: Option<&Value>, place: &Place<'_>, path: &mut 
     }
 }
 
-/// The configuration laid over the live value.
+/// The configuration merged over the live value.
 pub(super) fn merge(live: &Value, config: &Value, place: &Place<'_>) -> Result<Value, String> {
     if !place.has_parts(config) {
         return Ok(config.clone());
@@ -222,7 +223,7 @@ fn merge_list(live: &[Value], config: &[Value], place: &Place<'_>) -> Result<Val
         let step = place.step(item).map_err(|e| format!("element {index}: {e}"))?;
         wanted.push((step, item));
     }
-    // A live item whose key cannot be told is kept as it is.
+    // A live item whose key is unknown is kept unchanged.
     let existing: Vec<(Option<Step>, &Value)> = live.iter().map(|item| (place.step(item).ok(), item)).collect();
     let find = |step: &Step| existing.iter().find(|(s, _)| s.as_ref() == Some(step)).map(|(_, v)| *v);
     let mut shared: std::collections::VecDeque<&Step> =
@@ -238,7 +239,7 @@ fn merge_list(live: &[Value], config: &[Value], place: &Place<'_>) -> Result<Val
                 continue;
             }
             let next = wanted.get(r).map(|(s, _)| s);
-            // One that is merged already, or whose turn has not come, gives way.
+            // An item that is already merged or comes later is skipped.
             if step.as_ref() != next && step.as_ref() != shared.front().copied() {
                 l += 1;
                 continue;
@@ -260,7 +261,7 @@ fn merge_list(live: &[Value], config: &[Value], place: &Place<'_>) -> Result<Val
     Ok(Value::Array(out))
 }
 
-/// The value without the fields of the set; `None` when nothing is left of it.
+/// The value without the fields of the set; `None` if nothing remains.
 pub(super) fn remove(value: &Value, gone: &Set, place: &Place<'_>) -> Option<Value> {
     if !place.has_parts(value) {
         return match value {

@@ -1,8 +1,8 @@
-//! What can be said about a rule without running it: names that do not exist, functions that are not there.
+//! Checks of a rule without running it: names and functions that do not exist.
 //!
-//! The CEL crate has no type checker. Kubernetes refuses a definition whose rule selects a field that the schema does
-//! not have, and that is the mistake people make; so selections are followed through the schema as far as types are
-//! plain. What cannot be followed is left to evaluation.
+//! The CEL crate has no type checker. Kubernetes rejects a definition whose rule selects a field that the schema does
+//! not have, which is the usual mistake; so selections are followed through the schema as far as types are known. The
+//! rest is left to evaluation.
 
 use std::collections::HashMap;
 
@@ -18,8 +18,8 @@ pub(super) struct Finding {
     pub(super) text: String,
 }
 
-/// Findings of an expression over `self` (and `oldSelf`) of the given schema, and the type of its value where it can be
-/// told.
+/// Findings for an expression over `self` (and `oldSelf`) of the given schema, and the type of its value where it is
+/// known.
 pub(super) fn check(
     expression: &IdedExpr,
     schema: &Schema,
@@ -171,7 +171,7 @@ impl<'a> Checker<'a> {
                 Known::Anything
             }
             "optional_type" | "google" => Known::Anything,
-            // The parser's own names are not the author's.
+            // The parser generates some names that the author did not write.
             name if name.starts_with(['@', '#']) || name.starts_with("__") => Known::Anything,
             name => {
                 self.find(node, format!("undeclared reference to '{name}' (in container '')"));
@@ -275,7 +275,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Refuses to compare what can never be equal: texts with numbers, truths with texts.
+    /// Rejects comparisons of values that can never be equal: strings with numbers, booleans with strings.
     fn comparable(&mut self, node: u64, operator: &str, a: Known<'a>, b: Known<'a>) {
         let (Some(a), Some(b)) = (a.type_name(), b.type_name()) else {
             return;

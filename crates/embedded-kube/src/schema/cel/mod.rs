@@ -1,7 +1,7 @@
 //! `x-kubernetes-validations`: rules in CEL, compiled once per version of a definition and run on every write.
 //!
-//! Known to differ from Kubernetes: rules are not costed, types are checked only as far as [`check`] follows them (the
-//! rest fails when the rule runs), and lists of type `set` and `map` compare in order.
+//! Known differences from Kubernetes: rules have no cost limit, types are checked only as far as [`check`] follows them
+//! (the rest fails when the rule runs), and lists of type `set` and `map` compare in order.
 
 mod check;
 mod library;
@@ -71,7 +71,7 @@ fn compile_node(schema: &Schema, path: &str, root: bool, lost: Option<&str>, err
         rules.values = (!below.is_empty()).then(|| Box::new(below));
     }
     if let Some(items) = &schema.items {
-        // Only items of lists of type map can be told to be the same thing as before.
+        // Only items of lists of type `map` can be matched with their old values.
         let lost = lost.or((schema.list_type != super::structural::ListType::Map).then_some(path));
         let below = compile_node(items, &format!("{path}.items"), false, lost, errors);
         rules.items = (!below.is_empty()).then(|| Box::new(below));
@@ -87,7 +87,7 @@ fn compile_rule(
     lost: Option<&str>,
     errors: &mut Vec<FieldError>,
 ) -> Option<Compiled> {
-    let mut refuse = |key: &str, text: String| {
+    let mut reject = |key: &str, text: String| {
         errors.push(FieldError::new(
             Reason::Invalid,
             format!("{at}.{key}"),
@@ -98,13 +98,13 @@ fn compile_rule(
     };
     let program = match compile_expression(&rule.rule, schema, root, rule.optional_old_self, "bool") {
         Ok(program) => program,
-        Err(text) => return refuse("rule", text),
+        Err(text) => return reject("rule", text),
     };
     let message = match rule.message_expression.trim() {
         "" => None,
         source => match compile_expression(source, schema, root, rule.optional_old_self, "string") {
             Ok(program) => Some(program),
-            Err(text) => return refuse("messageExpression", format!("messageExpression {text}")),
+            Err(text) => return reject("messageExpression", format!("messageExpression {text}")),
         },
     };
     let uses_old_self = check::uses_old_self(&program);
@@ -140,7 +140,7 @@ fn compile_rule(
     })
 }
 
-/// The rule as Kubernetes prints it in a refusal: its Go struct as JSON.
+/// The rule as Kubernetes prints it in an error: its Go struct as JSON.
 fn written(rule: &Rule) -> Value {
     let mut out = serde_json::Map::new();
     out.insert("Rule".into(), rule.rule.as_str().into());
@@ -165,7 +165,7 @@ fn compile_expression(
     optional: bool,
     wanted: &str,
 ) -> Result<Program, String> {
-    // The parser is generated code that input reaches; a panic of it must not take the server down.
+    // The parser is generated code and reads user input; a panic in it must not stop the server.
     let parsed = catch_unwind(AssertUnwindSafe(|| environment().compile(source)));
     let program = match parsed {
         Err(_) => return Err("compilation failed: the expression cannot be parsed".to_owned()),
@@ -241,7 +241,7 @@ fn field_path(path: &str, schema: &Schema) -> Option<String> {
 }
 
 impl Rules {
-    /// Whether there is no rule at all.
+    /// Whether there are no rules.
     pub(crate) fn is_empty(&self) -> bool {
         self.here.is_empty() && self.fields.is_empty() && self.values.is_none() && self.items.is_none()
     }
@@ -262,7 +262,7 @@ impl Rules {
         unchanged: bool,
         errors: &mut Vec<FieldError>,
     ) {
-        // Rules see values, not their absence: what may be null is judged from above.
+        // Rules apply to values, not to absent ones: the parent's rules decide about null.
         if value.is_null() {
             return;
         }
@@ -332,7 +332,7 @@ impl Compiled {
         path: &str,
         unchanged: bool,
     ) -> Option<FieldError> {
-        // Transition rules need something to compare with; what has not changed is not complained about.
+        // Transition rules need an old value; unchanged values cause no errors.
         if (self.uses_old_self && before.is_none() && !self.rule.optional_old_self)
             || (!self.uses_old_self && unchanged)
         {
@@ -346,7 +346,7 @@ impl Compiled {
         };
         match self.evaluate(&self.program, this, before) {
             Ok(Cel::Bool(true)) => None,
-            Ok(Cel::Bool(false)) => Some(self.refusal(value, this, before, schema, path)),
+            Ok(Cel::Bool(false)) => Some(self.violation(value, this, before, schema, path)),
             Ok(_) => Some(FieldError::invalid(
                 field,
                 name(&schema.kind),
@@ -367,7 +367,7 @@ impl Compiled {
         }
     }
 
-    fn refusal(&self, value: &Value, this: &Cel, before: Option<&Cel>, schema: &Schema, path: &str) -> FieldError {
+    fn violation(&self, value: &Value, this: &Cel, before: Option<&Cel>, schema: &Schema, path: &str) -> FieldError {
         let from_expression = self
             .message
             .as_ref()

@@ -1,4 +1,4 @@
-//! JSON as CEL sees it through a schema.
+//! JSON as CEL values, typed by a schema.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::schema::gofmt::Num;
 use crate::schema::structural::Schema;
 
-/// Words of CEL that a field cannot be selected by; such a field is written `__word__` in a rule.
+/// Reserved words of CEL, by which a field cannot be selected; in a rule such a field is written `__word__`.
 const RESERVED: &[&str] = &[
     "true",
     "false",
@@ -97,7 +97,7 @@ fn typed_string(text: &str, format: &str) -> Option<Cel> {
 static TIMESTAMP: OnceLock<Option<cel::Program>> = OnceLock::new();
 static DURATION: OnceLock<Option<cel::Program>> = OnceLock::new();
 
-/// Lets CEL itself read times and durations, so that they are exactly what its literals are.
+/// Lets CEL itself parse times and durations, so that they equal its literals exactly.
 fn read(program: &OnceLock<Option<cel::Program>>, expression: &str, text: &str) -> Option<Cel> {
     let program = program
         .get_or_init(|| cel::Program::compile(expression).ok())

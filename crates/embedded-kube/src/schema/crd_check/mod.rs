@@ -1,7 +1,7 @@
-//! Whether a CustomResourceDefinition is right: its names and versions, and whether its schemas are structural, so that
+//! Validation of a CustomResourceDefinition: its names and versions, and whether its schemas are structural, so that
 //! pruning, defaulting and apply can rely on them.
 //!
-//! The subset of Kubernetes' checks that catches what people get wrong, in Kubernetes' words. Not checked: conversion
+//! The subset of Kubernetes' checks that catches common mistakes, with Kubernetes' messages. Not checked: conversion
 //! webhooks, selectable fields, cost estimates of CEL rules.
 
 mod schema;
@@ -18,8 +18,8 @@ const LABEL: &str = "a DNS-1035 label must consist of lower case alphanumeric ch
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 
-/// What is wrong with the definition, CEL rules aside. Names that Kubernetes fills in (`singular`, `listKind`) are
-/// expected to be filled in.
+/// The errors of the definition, without CEL rules. Names that Kubernetes sets (`singular`, `listKind`) must be set
+/// already.
 pub(crate) fn check(crd: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let spec = &crd["spec"];
@@ -148,7 +148,8 @@ fn versions(spec: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// A version as Kubernetes prints it in a refusal: its Go struct, with what all versions share moved elsewhere.
+/// A version as Kubernetes prints it in an error: its Go struct, with the parts that all versions share moved
+/// elsewhere.
 fn printed(version: &Value) -> Value {
     let mut out = Map::new();
     let flag = |key: &str| Value::Bool(version[key] == true);
@@ -246,7 +247,7 @@ mod tests {
     #[derive(Deserialize)]
     struct Case {
         name: String,
-        /// A JSON merge patch on a good definition.
+        /// A JSON merge patch for a valid definition.
         change: Value,
         errors: Vec<String>,
     }

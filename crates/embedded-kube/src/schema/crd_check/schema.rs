@@ -6,7 +6,7 @@ use crate::schema::error::FieldError;
 use crate::schema::structural::Schema;
 use crate::schema::{prune, validate};
 
-/// What is wrong with one `openAPIV3Schema`.
+/// The errors of one `openAPIV3Schema`.
 pub(crate) fn check_schema(schema: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if schema["nullable"] == true {
@@ -32,7 +32,7 @@ fn fields(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flatten()
 }
 
-/// The schemas directly below, with their paths; `values` tells those under a logical junctor from structural ones.
+/// The schemas directly below, with their paths; `values` marks those under a logical junctor.
 fn children<'a>(schema: &'a Map<String, Value>, path: &str) -> Vec<(String, &'a Value, bool)> {
     let mut all = Vec::new();
     if let Some(properties) = schema.get("properties") {
@@ -386,7 +386,7 @@ fn is_int_or_string(any_of: Option<&Value>) -> bool {
     parts.len() == 2 && is(&parts[0], "integer") && is(&parts[1], "string")
 }
 
-/// Below a junctor only restrictions on values may stand, nothing that gives the schema its structure.
+/// Below a junctor only restrictions on values are allowed, nothing that defines the structure.
 fn values_only(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let Some(map) = schema.as_object() else { return };
     let forbidden = [
@@ -421,7 +421,7 @@ fn values_only(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Every field that a junctor at the root restricts must be defined outside it. (Kubernetes looks at the root only.)
+/// Every field that a junctor at the root restricts must be defined outside it. (Kubernetes checks the root only.)
 fn completeness(node: &Value, restricted: &Value, node_path: &str, path: &str, errors: &mut Vec<FieldError>) {
     let Some(map) = restricted.as_object() else { return };
     for (at, part, junctor) in children(map, path) {

@@ -1,8 +1,8 @@
-//! OpenAPI documents, good enough for `kubectl explain`, for the validation that kubectl does itself, and for its
-//! questions whether a parameter is served.
+//! OpenAPI documents, sufficient for `kubectl explain`, for kubectl's own validation, and for its check whether a
+//! parameter is served.
 //!
-//! Everything here builds a document from scratch and gives bytes: call it on the first request and keep the bytes until
-//! a definition changes. Nothing stays in memory otherwise.
+//! Each function builds a document and returns its bytes: call it on the first request and keep the bytes until a
+//! definition changes. Nothing else stays in memory.
 
 mod proto;
 
@@ -19,8 +19,8 @@ use sha2::{Digest, Sha256};
 use super::definitions::Definitions;
 use super::merge_keys::Type;
 
-/// The media type of OpenAPI v2 as protobuf. Clients ask for it with `@` in place of the second `.`, but do not parse an
-/// answer that has one.
+/// The media type of OpenAPI v2 as protobuf. Clients request it with `@` in place of the second `.`, but do not parse a
+/// reply that has one.
 pub(crate) const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// Whether an `Accept` header asks for the protobuf form of OpenAPI v2, in either spelling.
@@ -82,8 +82,8 @@ fn index_key(served: &Served<'_>) -> String {
     served.base().trim_start_matches('/').to_owned()
 }
 
-/// The index (`/openapi/v3`). A client that has seen a hash need not ask again, so it changes with the definitions;
-/// `state` is anything that changes when they do.
+/// The index (`/openapi/v3`). A client does not fetch a document again whose hash it knows, so the hash changes with
+/// the definitions; `state` is anything that changes when they do.
 pub(crate) fn v3_index(served: &[Served<'_>], state: &str) -> Value {
     let mut entries = Map::new();
     for one in served {
@@ -96,8 +96,8 @@ pub(crate) fn v3_index(served: &[Served<'_>], state: &str) -> Value {
     json!({ "paths": entries })
 }
 
-/// One group version of OpenAPI v3 (`/openapi/v3/apis/GROUP/VERSION`), or `None` when nothing is served there. Give it
-/// everything that is served; it takes its own.
+/// One group version of OpenAPI v3 (`/openapi/v3/apis/GROUP/VERSION`), or `None` if nothing is served there. Pass
+/// everything that is served; it selects its own part.
 pub(crate) fn v3(served: &[Served<'_>], group: &str, version: &str, server_version: &str) -> Option<Vec<u8>> {
     let own: Vec<Served<'_>> = served
         .iter()
@@ -124,7 +124,7 @@ enum Dialect {
     V3,
 }
 
-/// Parameters that kubectl asks for before it uses them.
+/// Parameters whose support kubectl checks before it uses them.
 const PATCH_PARAMETERS: [&str; 4] = ["dryRun", "fieldManager", "fieldValidation", "force"];
 
 fn paths(served: &[Served<'_>], dialect: Dialect) -> Value {
@@ -228,8 +228,8 @@ fn custom(served: &Served<'_>, schema: &Value, dialect: Dialect) -> Value {
     schema
 }
 
-/// OpenAPI v2 has no alternatives and no null, and kubectl must not refuse fields that the server keeps: what v2 cannot
-/// say is left out.
+/// OpenAPI v2 has no alternatives and no null, and kubectl must not reject fields that the server keeps: what v2 cannot
+/// express is left out.
 fn simplify(schema: &mut Value) {
     let Value::Object(map) = schema else { return };
     for key in [
@@ -322,7 +322,7 @@ fn mark(schema: &mut Value, name: &str) {
     }
 }
 
-/// Turns what k8s-openapi writes into what each version of OpenAPI says.
+/// Converts the schemas of k8s-openapi to each version of OpenAPI.
 fn adapt(schema: &mut Value, dialect: Dialect) {
     match schema {
         Value::Object(map) => {
@@ -366,7 +366,7 @@ fn adapt(schema: &mut Value, dialect: Dialect) {
     }
 }
 
-/// Adds the type of a built-in kind; gives its name. Kinds that are not here are served without a description.
+/// Adds the type of a built-in kind and returns its name. Kinds that are missing here are served without a description.
 fn add_built_in(definitions: &mut Definitions, served: &Served<'_>) -> Option<String> {
     fn add<T: JsonSchema>(definitions: &mut Definitions) -> Option<String> {
         definitions.add::<T>();

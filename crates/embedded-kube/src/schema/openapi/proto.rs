@@ -1,5 +1,5 @@
-//! OpenAPI v2 in the protobuf form that older kubectl insists on (gnostic's `openapi.v2.Document`). Only the fields that
-//! our documents use are here; the numbers are gnostic's.
+//! OpenAPI v2 in the protobuf form that older kubectl requires (gnostic's `openapi.v2.Document`). It has only the
+//! fields that our documents use; the numbers are gnostic's.
 
 use prost::{Message, Oneof};
 use serde_json::{Map, Value};

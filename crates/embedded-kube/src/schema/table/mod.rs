@@ -1,4 +1,4 @@
-//! Tables: the columns that `kubectl get` prints, as Kubernetes makes them on the server.
+//! Tables: the columns that `kubectl get` prints, as the Kubernetes API server builds them.
 
 pub(crate) mod jsonpath;
 mod pod;
@@ -18,7 +18,7 @@ use super::gofmt;
 pub(crate) enum Columns {
     /// A built-in kind, by its name (`Pod`).
     BuiltIn(String),
-    /// A custom kind; make it once per version with [`Columns::custom`].
+    /// A custom kind; build it once per version with [`Columns::custom`].
     Custom(Vec<Custom>),
 }
 

@@ -1,4 +1,4 @@
-//! What `kubectl get pods` says of a pod: how many containers are ready, its status in a word, its restarts.
+//! The row of a pod in `kubectl get pods`: ready containers, status and restarts.
 
 use jiff::Timestamp;
 use serde_json::Value;

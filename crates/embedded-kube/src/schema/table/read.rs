@@ -1,4 +1,4 @@
-//! Reading objects that may be anything, and telling how long ago something was.
+//! Reads fields of objects of any shape, and formats ages.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -45,7 +45,7 @@ pub(super) fn age(time: Option<&Value>, now: Timestamp) -> String {
     }
 }
 
-/// How long ago, to two or three figures.
+/// The age, with two or three digits.
 pub(super) fn since(time: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second() - time.as_second();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use super::pod;
 use super::read::{age, items, number, or, or_none, show, text};
 
-/// The columns of built-in kinds; `+` marks those that only `-o wide` shows; then `#` whole numbers,
-/// `?` truths, `@` dates.
+/// The columns of built-in kinds; `+` marks those that only `-o wide` prints; then `#` integers, `?` booleans, `@`
+/// dates.
 pub(super) fn headers(kind: &str) -> &'static [&'static str] {
     match kind {
         "Pod" => &[

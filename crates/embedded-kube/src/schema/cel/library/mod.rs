@@ -1,7 +1,7 @@
 //! The functions that Kubernetes adds to CEL: lists, regular expressions, sets, URLs, quantities, versions, addresses
 //! and named formats. Strings, optionals and the standard library come from the CEL crate.
 //!
-//! A function that is not here is an error when a rule is compiled, never a rule that quietly passes.
+//! A function that is missing here is an error when a rule is compiled, so no rule passes silently.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use cel::{DeclarationError, Env, ExecutionError, Value, extensions};
 
 use crate::schema::formats;
 
-/// Names that the standard library, the operators and the extensions of the CEL crate answer to.
+/// Names that the standard library, the operators and the extensions of the CEL crate define.
 const BUILT_IN: &[&str] = &[
     "_?_:_",
     "_&&_",
@@ -103,7 +103,7 @@ const BUILT_IN: &[&str] = &[
     "base64.decode",
 ];
 
-/// Names of this file.
+/// Names that this file defines.
 const OWN: &[&str] = &[
     "isSorted",
     "sum",
@@ -412,7 +412,7 @@ fn named_format(env: &mut Env, name: &'static str) -> Result<(), DeclarationErro
     Ok(())
 }
 
-/// `validate` gives an optional list of complaints, which only the value side of the crate can make.
+/// `validate` returns an optional list of errors, which only the value side of the crate can build.
 fn validate_format(env: &mut Env) -> Result<(), DeclarationError> {
     fn call<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
         let args = args

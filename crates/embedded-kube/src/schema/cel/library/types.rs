@@ -149,7 +149,7 @@ impl Opaque for Url {
     }
 }
 
-/// An absolute URI or an absolute path, as Kubernetes takes them.
+/// An absolute URI or an absolute path, as Kubernetes accepts them.
 fn parse_url(text: &str) -> Option<http::Uri> {
     let uri: http::Uri = text.parse().ok()?;
     (text.starts_with('/') || uri.scheme().is_some()).then_some(uri)

@@ -1,6 +1,0 @@
-//go:build tools
-
-// Package ground names the programs that are built, so that `go mod tidy` keeps what they need.
-package ground
-
-import _ "github.com/coredns/coredns"
