@@ -176,6 +176,10 @@ fn finish_root(image: &Definition, tree: &Path) -> Result<()> {
     if fs::remove_dir(&run).is_ok() || fs::symlink_metadata(&run).is_err() {
         std::os::unix::fs::symlink("../run", &run)?;
     }
+    // So that they are in the archive, too, and belong to the image's user there.
+    for volume in &image.config.volumes {
+        fs::create_dir_all(below(tree, volume))?;
+    }
     let (uid, gid) = image.config.user.split_once(':').unwrap_or(("0", "0"));
     let mut passwd = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n".to_owned();
     let mut group = "root:x:0:\nnogroup:x:65534:\n".to_owned();

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::oci;
 
 /// Raised when the same definition is built into something else.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// One program in several versions.
 #[derive(Deserialize)]
