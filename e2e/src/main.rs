@@ -82,15 +82,23 @@ enum Outcome {
     CannotRun(&'static str),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match suite(Options::parse()).await {
+fn main() -> ExitCode {
+    match start(Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("stateward-e2e: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn start(options: Options) -> Result<()> {
+    if matches!(options.environment, Where::Embedded) && !options.list {
+        // Before there are threads.
+        embedded_kube::enter_network()?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(suite(options))
 }
 
 async fn suite(options: Options) -> Result<()> {

@@ -1,14 +1,14 @@
 //! A real S3 server for one scenario: a pod with a Service where the environment has its image, otherwise a process on
-//! a loopback address of its own that the embedded environment's pods reach.
+//! the suite's own address that the embedded environment's pods reach.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
-use stateward_api::store::{S3Store, StoreBlocks};
+use stateward_core::store::{S3Store, StoreBlocks};
 use stateward_store::{Reason, Store};
 
 use crate::servers::proxy::{Fault, Proxy};
@@ -46,9 +46,11 @@ impl S3 {
         match std::env::var(IMAGE) {
             Ok(image) if test.environment.name() == "real" => Self::pod(test, name, &image, room).await,
             _ => {
-                // Not 127.0.0.1: there the node inserts the pod's own address.
-                let ip = Ipv4Addr::new(127, 77, rand::random_range(1..250), rand::random_range(1..250));
-                let start = move || Server::minio_with_room(IpAddr::V4(ip), &[BUCKET], room);
+                let ip = test
+                    .environment
+                    .address()
+                    .context("pods do not reach this machine here")?;
+                let start = move || Server::minio_with_room(ip, &[BUCKET], room);
                 let server = tokio::task::spawn_blocking(start).await?;
                 Ok(Self {
                     url: server.url(),
@@ -123,10 +125,7 @@ impl S3 {
         // The local address towards the server is one that pods can reach, too.
         let ours = UdpSocket::bind("0.0.0.0:0")?;
         ours.connect(self.address)?;
-        let ip = match ours.local_addr()?.ip() {
-            loopback if loopback.is_loopback() => self.address.ip(),
-            other => other,
-        };
+        let ip = ours.local_addr()?.ip();
         let proxy = Proxy::between(ip, self.address, fault);
         let url = format!("http://{}", proxy.address);
         Ok((proxy, url))

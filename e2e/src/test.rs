@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod, Secret, 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use stateward_api::conditions::{is_true, types};
 use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
+use stateward_core::conditions::{is_true, types};
 use stateward_etcd::{Client, Timeouts, Tls};
 
 use crate::environment::{Environment, Fault};

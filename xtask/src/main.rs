@@ -9,6 +9,7 @@ mod chart;
 mod debian;
 mod demo;
 mod e2e;
+mod engine;
 mod fuzz;
 mod golang;
 mod image;
@@ -54,6 +55,9 @@ enum Verb {
     Store(store::Verb),
     /// Run rustfmt, clippy, and cargo-deny if it is installed
     Lint,
+    /// Engines: make a new one
+    #[command(subcommand)]
+    Engine(engine::Verb),
     /// Run the operator's simulation
     Sim(cargo::Forwarded),
     /// Send generated requests to the embedded API server
@@ -95,6 +99,7 @@ fn run() -> anyhow::Result<()> {
         Verb::E2e(args) => e2e::run(&paths, &args),
         Verb::Store(verb) => store::run(&paths, &verb),
         Verb::Lint => lint::run(&paths),
+        Verb::Engine(verb) => engine::run(&paths, &verb),
         Verb::Sim(args) => cargo::sim(&args),
         Verb::Fuzz(args) => fuzz::run(&paths, &args),
         Verb::Bench(args) => bench::run(&paths, &args),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use futures::TryStreamExt;
 use servers::{PASSWORD, Server, USER, aws_files, is_built};
 use stateward_api::agent::{BackupTask, InspectTask, Outcome, Place, Task};
-use stateward_api::store::{S3Store, StoreBlocks};
+use stateward_core::store::{S3Store, StoreBlocks};
 use stateward_store::Store;
 use support::process::{agent, child, fill_mib, is_agent, roomy, this};
 use support::*;

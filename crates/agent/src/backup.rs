@@ -235,7 +235,7 @@ async fn ask_source(member: &Member, opened: &Opened) -> (Option<i64>, String) {
 mod tests {
     use futures::StreamExt;
     use stateward_api::agent::Place;
-    use stateward_api::store::{FileStore, StoreBlocks};
+    use stateward_core::store::{FileStore, StoreBlocks};
     use stateward_etcd::Whole;
 
     use super::*;

@@ -260,7 +260,7 @@ async fn around(opening: &Opening, chain: &[Segment], behind: usize, end: i64) -
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use stateward_api::agent::Place;
-    use stateward_api::store::{FileStore, StoreBlocks};
+    use stateward_core::store::{FileStore, StoreBlocks};
 
     use super::*;
     use crate::Folders;

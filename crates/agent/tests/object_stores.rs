@@ -14,7 +14,7 @@ use servers::{AZURE_KEY, PASSWORD, Server, USER, aws_files};
 use stateward_agent::{Stop, run};
 use stateward_api::agent::{BackupTask, DeleteTask, InspectTask, Outcome, Place, Task};
 use stateward_api::etcd_backup::Compression;
-use stateward_api::store::{AbsStore, GcsStore, OssStore, S3Store, StoreBlocks};
+use stateward_core::store::{AbsStore, GcsStore, OssStore, S3Store, StoreBlocks};
 use support::process::{agent, child, fill_mib, is_agent, roomy, this};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -6,39 +6,11 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
-use crate::etcd_backup::{BackupRecord, Compression, RestorablePoint, Verify};
+use crate::etcd_backup::{BackupRecord, RestorablePoint, Verify};
 use crate::etcd_restore::RestoreTo;
-use crate::store::StoreBlocks;
-
-/// The environment variable with the task.
-pub const TASK: &str = "STATEWARD_TASK";
-/// The environment variable with the file that the outcome is written to. Not set: [`TERMINATION_LOG`].
-pub const OUTCOME: &str = "STATEWARD_OUTCOME";
-/// Where Kubernetes reads the termination message. It keeps 4096 bytes.
-pub const TERMINATION_LOG: &str = "/dev/termination-log";
-/// The port on which an agent that works for long says how far it is: `GET /progress` answers [`Progress`].
-pub const PROGRESS_PORT: u16 = 2390;
-/// The environment variable with the address to answer `GET /progress` on, as `0.0.0.0:2390`, which is also the default.
-/// Set it: where pods share a network stack, the node writes the pod's own address in its place.
-pub const LISTEN: &str = "STATEWARD_LISTEN";
-
-/// Where a pod's manifest mounts what a task needs. All are optional but for the task that needs them.
-pub struct Mounts;
-
-impl Mounts {
-    /// The secret of the store, as files with the key names of the old API.
-    pub const STORE: &'static str = "/etc/stateward/store";
-    /// The client's certificate for etcd: `etcd-client.crt`, `etcd-client.key`, `etcd-client-ca.crt`.
-    pub const CLIENT_TLS: &'static str = "/etc/stateward/client-tls";
-    /// The key for encryption, in the file `key`: 32 bytes, or their base64.
-    pub const ENCRYPTION: &'static str = "/etc/stateward/encryption";
-    /// The claim of a `file` store.
-    pub const CLAIM: &'static str = "/var/lib/stateward/claim";
-    /// Room for a scratch member (an emptyDir).
-    pub const SCRATCH: &'static str = "/var/lib/stateward/scratch";
-    /// Where `stateward agent install` puts the program, for containers of etcd's own image (an emptyDir).
-    pub const TOOLS: &'static str = "/opt/stateward";
-}
+pub use stateward_core::agent::{
+    Failure, LISTEN, Mounts, OUTCOME, PROGRESS_PORT, Place, Retention, TASK, TERMINATION_LOG,
+};
 
 /// One piece of work for one container.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,20 +28,6 @@ pub enum Task {
     Follow(FollowTask),
     /// Delete files of an EtcdBackup that is being deleted.
     Delete(DeleteTask),
-}
-
-/// A store and how files in it are packed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Place {
-    /// The store block, its `path` as the user wrote it.
-    pub store: StoreBlocks,
-    /// How new files are packed. What is read back tells itself from its first bytes.
-    #[serde(default)]
-    pub compression: Compression,
-    /// Whether new files are encrypted with the key in [`Mounts::ENCRYPTION`].
-    #[serde(default)]
-    pub encrypted: bool,
 }
 
 /// Take one backup.
@@ -96,24 +54,6 @@ pub struct BackupTask {
     /// What may go afterwards.
     #[serde(flatten)]
     pub retention: Retention,
-}
-
-/// Which periodic files may go when another one is proven.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Retention {
-    /// Keep so many.
-    #[serde(default)]
-    pub max_backups: Option<i64>,
-    /// Keep them for so many seconds, and the newest proven one for ever.
-    #[serde(default)]
-    pub max_age_seconds: Option<i64>,
-    /// Files that are remembered as proven, as in [`BackupRecord::location`].
-    #[serde(default)]
-    pub proven: Vec<String>,
-    /// Files that are remembered as not proven. They are counted apart.
-    #[serde(default)]
-    pub unproven: Vec<String>,
 }
 
 /// Find and prove a backup.
@@ -274,19 +214,6 @@ pub struct Proven {
     /// What retention could not delete, in words.
     #[serde(default)]
     pub retention_problem: String,
-}
-
-/// Why it did not work.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Failure {
-    /// One word in CamelCase: AccessDenied, BucketMissing, StoreUnreachable, EtcdUnreachable, BackupMissing,
-    /// BackupCorrupt, WrongKey, TimedOut, …
-    pub reason: String,
-    /// A sentence with what to do.
-    pub message: String,
-    /// Trying again may help.
-    pub retry: bool,
 }
 
 /// How far an agent that works for long is.

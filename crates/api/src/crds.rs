@@ -165,11 +165,6 @@ fn one_line(text: &str) -> String {
         .join("\n\n")
 }
 
-/// For enums: the words of the field that uses it say more than those of the type, and are kept in their place.
-pub(crate) fn undescribed(schema: &mut schemars::Schema) {
-    schema.remove("description");
-}
-
 fn first_sentence(text: &str) -> String {
     let paragraph = text.split("\n\n").next().unwrap_or_default();
     let abbreviation = |head: &str| head.ends_with("e.g") || head.ends_with("i.e");

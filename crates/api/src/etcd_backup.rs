@@ -5,11 +5,12 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::conditions::Condition;
-use crate::lenient::{
+use stateward_core::Condition;
+use stateward_core::lenient::{
     empty_as_default, empty_as_none, empty_object_as_none, is_default, null_as_default, time_or_none,
 };
-use crate::store::{StorageType, Store, StoreBlocks, StoreError};
+pub use stateward_core::store::{Compression, Encryption, SecretKey};
+use stateward_core::store::{StorageType, Store, StoreBlocks, StoreError};
 
 /// What to back up, where to, and how often.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -121,7 +122,7 @@ pub struct BackupPolicy {
 
 /// How a backup is proven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum Verify {
     /// Read back, hash compared, opened.
     #[default]
@@ -130,47 +131,15 @@ pub enum Verify {
     Restore,
 }
 
-/// How the file is packed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
-pub enum Compression {
-    /// Not at all.
-    #[default]
-    None,
-    /// Zstandard.
-    Zstd,
-}
-
 /// What becomes of files when their object is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum DeletionPolicy {
     /// They stay.
     #[default]
     Retain,
     /// They go.
     Delete,
-}
-
-/// A key for encrypting before the upload.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Encryption {
-    /// Where the key is.
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub secret_key_ref: SecretKey,
-}
-
-/// One key of a Secret in the same namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct SecretKey {
-    /// The Secret.
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub name: String,
-    /// The key in it. Not set: `key`.
-    #[serde(default, deserialize_with = "empty_as_none", skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
 }
 
 /// An object in the same namespace.
@@ -275,7 +244,7 @@ pub struct BackupAttempt {
 
 /// What an attempt does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum AttemptKind {
     /// Take a snapshot to the store.
     #[default]

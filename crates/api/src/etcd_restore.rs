@@ -5,10 +5,10 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::conditions::Condition;
 use crate::etcd_backup::{Encryption, ObjectName};
-use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default, time_or_none};
-use crate::store::{StorageType, Store, StoreBlocks, StoreError};
+use stateward_core::conditions::Condition;
+use stateward_core::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default, time_or_none};
+use stateward_core::store::{StorageType, Store, StoreBlocks, StoreError};
 
 /// Which cluster to put back, and from what.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -185,7 +185,7 @@ pub struct RestoreSource {
 
 /// The steps of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum RestorePhase {
     /// The backup is fetched and verified; the running cluster is not touched.
     #[default]

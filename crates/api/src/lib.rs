@@ -1,7 +1,7 @@
 //! The custom resources of Stateward: `EtcdCluster`, `EtcdBackup` and `EtcdRestore` of the group
 //! `etcd.database.coreos.com/v1beta2`, the API of the CoreOS etcd-operator with new optional fields on top.
 //!
-//! Types, defaults, validation rules, names and conditions. No I/O, no clock, no randomness.
+//! Types, defaults, validation rules and names. No I/O, no clock, no randomness.
 //!
 //! Reading is lenient, as objects written by compiled clients of the old API carry empty values for what is not set:
 //! an empty string, a null and (where the old API has an object) an empty object all read as "unset".
@@ -9,22 +9,17 @@
 #![allow(clippy::duplicated_attributes, reason = "kube's printcolumn(...) repeats type_")]
 
 pub mod agent;
-pub mod conditions;
 pub mod crds;
 pub mod etcd_backup;
 pub mod etcd_cluster;
 pub mod etcd_restore;
 pub mod names;
-pub mod quantity;
-pub mod store;
 pub mod validate;
 pub mod version;
 
-mod lenient;
 mod owned_flags;
 mod rules;
 
-pub use conditions::{Condition, ConditionStatus};
 pub use etcd_backup::{EtcdBackup, EtcdBackupSpec, EtcdBackupStatus};
 pub use etcd_cluster::{EtcdCluster, EtcdClusterSpec, EtcdClusterStatus};
 pub use etcd_restore::{EtcdRestore, EtcdRestoreSpec, EtcdRestoreStatus};

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+pub use stateward_core::names::{APP_AGENT, MANAGER, RESERVED_PREFIX, agent_pod};
+
 /// Port of the client service and of every member's client listener.
 pub const CLIENT_PORT: i32 = 2379;
 /// Port of every member's peer listener.
@@ -34,17 +36,11 @@ pub const ANNOTATION_CONFIRM_LOST: &str = "stateward.dev/confirm-lost";
 pub const ANNOTATION_POD_HASH: &str = "stateward.dev/pod-hash";
 /// Annotation on pods and claims: UID of the EtcdCluster they were made for.
 pub const ANNOTATION_CLUSTER_UID: &str = "stateward.dev/cluster-uid";
-/// Prefix of labels and annotations that only Stateward sets.
-pub const RESERVED_PREFIX: &str = "stateward.dev/";
 
 /// Finalizer on periodic EtcdBackups, as the old operator named it.
 pub const FINALIZER_PERIODIC_BACKUP: &str = "backup-operator-periodic";
 /// Finalizer on EtcdBackups whose files go with them.
 pub const FINALIZER_BACKUP_FILES: &str = "stateward.dev/backup-files";
-/// `app.kubernetes.io/name` of the pods that take and restore backups.
-pub const APP_AGENT: &str = "stateward-agent";
-/// Who writes: the name for server-side apply, events and `app.kubernetes.io/managed-by`.
-pub const MANAGER: &str = "stateward";
 
 /// A member's name is the cluster's, a dash and this many characters, and must fit into one DNS label (63 characters).
 pub const MEMBER_SUFFIX_LENGTH: usize = 10;
@@ -63,19 +59,6 @@ pub fn member(cluster: &str, mut entropy: u64) -> String {
     });
     let suffix: String = suffix.collect();
     format!("{cluster}-{suffix}")
-}
-
-/// The name of a pod that works for an object: `<object>-<what>`, shortened to one DNS label where it must be, with
-/// `digest` (letters and digits that stand for the whole name) in the place of what is cut off.
-pub fn agent_pod(object: &str, what: &str, digest: &str) -> String {
-    let object = object.replace('.', "-");
-    let name = format!("{object}-{what}");
-    if name.len() <= 63 {
-        return name;
-    }
-    let room = 63_usize.saturating_sub(what.len() + digest.len() + 2);
-    let kept: String = object.chars().take(room).collect();
-    format!("{}-{digest}-{what}", kept.trim_end_matches('-'))
 }
 
 /// The name of a member's claim: the member's own.

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 
 use crate::etcd_cluster::{EtcdCluster, Tls};
 use crate::owned_flags;
-use crate::quantity;
-use crate::store::{Store, StoreError, token_message};
 use crate::{EtcdBackup, EtcdRestore, SIZES};
+use stateward_core::quantity;
+use stateward_core::store::{Store, StoreError, token_message};
 
 /// Something in a spec that cannot be acted on: the field, what is wrong, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

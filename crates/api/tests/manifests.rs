@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use stateward_api::etcd_cluster::{Phase, Tls};
-use stateward_api::store::{StorageType, Store};
 use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore};
+use stateward_core::store::{StorageType, Store};
 
 fn through<T: DeserializeOwned + Serialize>(value: &Value) -> Result<Value, serde_json::Error> {
     serde_json::to_value(serde_json::from_value::<T>(value.clone())?)

@@ -24,9 +24,12 @@ struct Test {
     expect: String,
 }
 
-#[tokio::main]
-async fn main() -> std::process::ExitCode {
-    match run().await {
+fn main() -> std::process::ExitCode {
+    // Pods need it, and it must come before any thread.
+    let entered = embedded_kube::enter_network().map_err(Into::into);
+    let outcome: Result<(), Box<dyn std::error::Error>> =
+        entered.and_then(|()| tokio::runtime::Runtime::new()?.block_on(run()));
+    match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

@@ -10,12 +10,13 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::network::Network;
+use crate::api::network::{API_PORT, Network};
 use crate::api::pki::{Pki, PkiError};
 use crate::api::server::Server;
 use crate::api::store::{OpenError, Store};
 use crate::api::{self, Authenticator, User};
 use crate::controllers;
+use crate::network::{self, Guest, Plane, Range};
 use crate::node::{self, Faults, ImageSource, Nodes};
 
 /// Why a cluster could not start.
@@ -34,6 +35,9 @@ pub enum StartError {
     /// No address to listen on.
     #[error("cannot listen on {0}: {1}")]
     Listen(String, std::io::Error),
+    /// There is no network for pods.
+    #[error("{0}")]
+    Network(String),
     /// The nodes could not start.
     #[error("{0}")]
     Nodes(String),
@@ -74,7 +78,8 @@ impl Builder {
         self
     }
 
-    /// Listens on this port of 127.0.0.1; without it, on the port of the last run of this folder, or any free one.
+    /// Listens on this port of 127.0.0.1, also in the machine's network where this process left that; without it, on the port
+    /// of the last run of this folder, or any free one.
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
@@ -127,6 +132,7 @@ pub struct Cluster {
     stop: CancellationToken,
     tasks: TaskTracker,
     nodes: Option<Nodes>,
+    plane: Option<Arc<Plane>>,
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -165,24 +171,28 @@ impl Cluster {
         let pki = Arc::new(Pki::open(&folder.join("pki"))?);
         let remembered = |name: &str| -> Option<String> { std::fs::read_to_string(folder.join(name)).ok() };
         let wanted = remembered("network").and_then(|text| text.trim().parse().ok());
-        let network = Network::claim(wanted).map_err(|e| StartError::Listen("127.N.0.0/16".into(), e))?;
-        let network = Arc::new(network);
-        let last_port = remembered("port").and_then(|text| text.trim().parse().ok());
-        let listener = listen(builder.port, last_port).await?;
-        let address = listener.local_addr().map_err(failed)?;
-        std::fs::write(folder.join("network"), network.n().to_string()).map_err(failed)?;
-        std::fs::write(folder.join("port"), address.port().to_string()).map_err(failed)?;
-        // Pods reach the API server at its service address; port 443 needs a right that an ordinary user may not have.
-        let service = network.api_service();
-        let for_pods = match TcpListener::bind((service, 443)).await {
-            Ok(listener) => listener,
-            Err(_) => TcpListener::bind((service, address.port()))
-                .await
-                .map_err(|e| StartError::Listen(format!("{service}:{}", address.port()), e))?,
+        // Without nodes nothing is in the network, and its addresses are names only.
+        let plane = match builder.nodes {
+            0 => None,
+            _ => Some(Plane::claim(wanted).map_err(|e| StartError::Network(e.to_string()))?),
         };
-        let service_port = for_pods.local_addr().map_err(failed)?.port();
-        network.set_api(address, service_port);
-        let number = network.n();
+        let plane = plane.map(Arc::new);
+        let range = plane.as_ref().map(|plane| plane.range());
+        let range = range.or_else(|| wanted.and_then(Range::new)).unwrap_or_else(Range::any);
+        let network = Arc::new(Network::new(range));
+        let last_port = remembered("port").and_then(|text| text.trim().parse().ok());
+        let mut listeners = listen(builder.port, last_port).await?;
+        let address = listeners[0].local_addr().map_err(failed)?;
+        std::fs::write(folder.join("network"), range.number().to_string()).map_err(failed)?;
+        std::fs::write(folder.join("port"), address.port().to_string()).map_err(failed)?;
+        // Pods reach the API server at its service address.
+        let service = SocketAddr::from((range.api_service(), API_PORT));
+        if plane.is_some() {
+            let listener = TcpListener::bind(service).await;
+            listeners.push(listener.map_err(|e| StartError::Listen(service.to_string(), e))?);
+        }
+        network.set_api(address);
+        network::write_resolv(&folder, range).map_err(failed)?;
 
         let tls = pki.server(&server_names(&network))?;
         let tls = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
@@ -194,7 +204,7 @@ impl Cluster {
             .await
             .map_err(|e| StartError::Bootstrap(e.to_string()))?;
         server.resume();
-        for listener in [listener, for_pods] {
+        for listener in listeners {
             tasks.spawn(api::listen::run(server.clone(), listener, tls.clone(), tasks.clone()));
         }
         let mut options = controllers::Options {
@@ -207,14 +217,14 @@ impl Cluster {
         }
         let client = api::client::in_memory(server.clone(), User::admin());
         tasks.spawn(controllers::run(client.clone(), options, stop.clone()));
-        let nodes = match builder.nodes {
-            0 => None,
-            count => {
-                let mut options = node::Options::new(folder.join("nodes"), number);
-                (options.nodes, options.zones) = (count, count);
+        let nodes = match plane.clone() {
+            None => None,
+            Some(plane) => {
+                let mut options = node::Options::new(folder.join("nodes"), plane);
+                (options.nodes, options.zones) = (builder.nodes, builder.nodes);
                 options.images.extend(builder.images);
                 options.nearest_images = builder.nearest_images;
-                options.api = Some(SocketAddr::from((service, service_port)));
+                options.api = Some(service);
                 options.back_off = builder.back_off.unwrap_or(options.back_off);
                 let nodes = Nodes::start(client, options, stop.clone()).await;
                 let nodes = nodes.map_err(|e| StartError::Nodes(e.to_string()))?;
@@ -231,6 +241,7 @@ impl Cluster {
             stop,
             tasks,
             nodes,
+            plane,
             _temporary: temporary,
         })
     }
@@ -264,6 +275,20 @@ impl Cluster {
     /// Faults on demand; absent without nodes.
     pub fn faults(&self) -> Option<Faults> {
         self.nodes.as_ref().map(Nodes::faults)
+    }
+
+    /// A part of this process with an address of its own in the cluster's network. It fails without nodes.
+    pub async fn guest(&self) -> std::io::Result<Guest> {
+        let nodes = self.nodes.as_ref();
+        nodes
+            .ok_or_else(|| std::io::Error::other("a cluster without nodes has no network"))?
+            .guest()
+            .await
+    }
+
+    /// The address at which pods reach what this process, and what it starts, listens on.
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.server.network.range().gateway()
     }
 
     /// Adds images; pods that wait for them start at once.
@@ -348,7 +373,7 @@ impl Cluster {
     }
 
     /// Stops everything and waits until it has stopped. The folder can then be opened again.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         if let Some(nodes) = &self.nodes {
             nodes.shut_down().await;
         }
@@ -357,6 +382,17 @@ impl Cluster {
         self.tasks.wait().await;
         let server = self.server.clone();
         let _ = tokio::task::spawn_blocking(move || server.store.close()).await;
+        // Whoever starts again gets the same network only when nobody holds it any more.
+        let Self { nodes, plane, .. } = &mut self;
+        drop(nodes.take());
+        let Some(plane) = plane.take() else { return };
+        for _ in 0..400 {
+            if Arc::strong_count(&plane) == 1 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let _ = tokio::task::spawn_blocking(move || drop(plane)).await;
     }
 }
 
@@ -372,21 +408,32 @@ pub fn kubeconfig_yaml(kubeconfig: &Kubeconfig) -> String {
     serde_yaml_ng::to_string(kubeconfig).unwrap_or_default()
 }
 
-async fn listen(wanted: Option<u16>, last: Option<u16>) -> Result<TcpListener, StartError> {
+/// On one port of the loopback address here and, where this process left it, in the machine's network.
+async fn listen(wanted: Option<u16>, last: Option<u16>) -> Result<Vec<TcpListener>, StartError> {
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    if let Some(port) = wanted {
-        return TcpListener::bind(at(port))
-            .await
-            .map_err(|e| StartError::Listen(at(port).to_string(), e));
-    }
-    if let Some(port) = last
-        && let Ok(listener) = TcpListener::bind(at(port)).await
+    let both = |port| -> std::io::Result<Vec<TcpListener>> {
+        let first = match network::outside() {
+            Some(outside) => outside.listen(at(port))?,
+            None => std::net::TcpListener::bind(at(port))?,
+        };
+        let mut listeners = vec![first];
+        if network::outside().is_some() {
+            listeners.push(std::net::TcpListener::bind(listeners[0].local_addr()?)?);
+        }
+        let served = listeners.into_iter().map(|listener| {
+            listener.set_nonblocking(true)?;
+            TcpListener::from_std(listener)
+        });
+        served.collect()
+    };
+    if wanted.is_none()
+        && let Some(port) = last
+        && let Ok(listeners) = both(port)
     {
-        return Ok(listener);
+        return Ok(listeners);
     }
-    TcpListener::bind(at(0))
-        .await
-        .map_err(|e| StartError::Listen(at(0).to_string(), e))
+    let port = wanted.unwrap_or(0);
+    both(port).map_err(|e| StartError::Listen(at(port).to_string(), e))
 }
 
 fn server_names(network: &Network) -> Vec<String> {
@@ -401,6 +448,6 @@ fn server_names(network: &Network) -> Vec<String> {
     fixed
         .iter()
         .map(|n| n.to_string())
-        .chain([network.api_service().to_string()])
+        .chain([network.range().api_service().to_string()])
         .collect()
 }

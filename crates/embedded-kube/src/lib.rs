@@ -11,9 +11,11 @@ mod api;
 mod cluster;
 mod controllers;
 pub mod conversations;
+mod network;
 mod node;
 mod schema;
 mod streams;
 
 pub use cluster::{Builder, Cluster, StartError, kubeconfig_yaml};
+pub use network::{EnterError, Guest, enter as enter_network, visit as visit_network};
 pub use node::{FaultError, Faults, Image, ImageSource, Root};

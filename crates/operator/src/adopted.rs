@@ -14,8 +14,8 @@ use stateward_plan::etcd::{Answer, Intent, MemberName, Silence, Voice, World};
 
 use crate::Shared;
 use crate::adopt_scope::Scope;
-use crate::caches::Key;
 use crate::secrets::SecretReader;
+use stateward_runtime::Key;
 
 const TIMEOUTS: Timeouts = Timeouts {
     connect: Duration::from_secs(1),
@@ -39,8 +39,8 @@ pub(crate) async fn scope<'a>(shared: &'a Shared, key: &'a Key) -> Result<Scope<
     // What the API server has in memory is new enough: an address that a pod of the namespace had a moment ago.
     let cached = ListParams::default().match_any();
     let (pods, services) = (
-        Api::<Pod>::namespaced(shared.client.clone(), &key.namespace),
-        Api::<Service>::namespaced(shared.client.clone(), &key.namespace),
+        Api::<Pod>::namespaced(shared.runtime.client.clone(), &key.namespace),
+        Api::<Service>::namespaced(shared.runtime.client.clone(), &key.namespace),
     );
     let (pods, services) = futures::try_join!(pods.list(&cached), services.list(&cached))?;
     Ok(Scope::new(&shared.config.adopt_allow, &key.namespace, pods, services))

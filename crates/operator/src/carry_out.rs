@@ -1,44 +1,37 @@
-//! Carrying out: effects in their order, each behind its guard. The first that fails ends the round.
-//!
-//! Independent neighbours (services and claims; then pods) go together, since each waits only for the API server.
+//! Executing what was planned for an EtcdCluster: each effect when its guards hold.
 
-mod dry_run;
 mod guards;
-mod objects;
 mod on_etcd;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 use stateward_api::etcd_backup::ObjectName;
 use stateward_api::etcd_restore::EtcdRestoreSpec;
-use stateward_api::{EtcdCluster, EtcdRestore, names};
+use stateward_api::{EtcdCluster, EtcdRestore, EtcdVersion, names};
+use stateward_core::kind::Kind;
+use stateward_plan::backup::Backup;
 use stateward_plan::etcd::guard::{Guard, precondition};
 use stateward_plan::etcd::manifests::{self, launch};
-use stateward_plan::etcd::{Effect, Intent, Launch, MemberName, Stop, TlsStage, Uid};
+use stateward_plan::etcd::{Effect, Intent, Launch, MemberName, Stop, TlsStage, Uid, World};
+use stateward_runtime::objects::{self, Object, Whose, is_code};
+use stateward_runtime::{Index, Key, Step};
 
-use crate::Shared;
-use crate::caches::Key;
-use crate::metrics::EffectLabel;
-use crate::observe::Observed;
-use crate::tls;
-pub(crate) use guards::{Seen, pods, refuses_record};
-use objects::is_code;
+use crate::cluster::Clusters;
+use crate::observe::{Means, is_owned};
+use crate::{Shared, tls};
+pub(crate) use guards::pods;
 
-/// Why an effect was not carried out.
+/// Why an effect was not executed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// What the decision rests on has changed: the next round decides anew.
-    #[error("{0}")]
-    GuardFailed(String),
-    /// etcd says: not now.
-    #[error("{0}")]
-    NotYet(String),
+    /// For a reason that every engine has.
+    #[error(transparent)]
+    General(#[from] stateward_runtime::Failure),
     /// Kubernetes refused or did not answer.
     #[error(transparent)]
     Kubernetes(#[from] kube::Error),
@@ -48,26 +41,41 @@ pub(crate) enum Failure {
     /// There is nobody to ask.
     #[error("no member that could do it answers")]
     Nobody,
-    /// The API server does not take a pod that the spec asks for.
-    #[error(
-        "the API server refuses pod {0}: {1}. Members that run are left as they are; revert or correct this setting"
-    )]
-    PodRefused(String, String),
-    /// An object of this name belongs to somebody else.
-    #[error("{0} exists and belongs to somebody else: delete it, or choose another name for the cluster")]
-    NameTaken(String),
-    /// Something is missing or wrong, with what to do.
-    #[error("{0}")]
-    Words(String),
     /// Not known to this operator.
     #[error("this operator cannot do that")]
     Unknown,
 }
 
+fn guard_failed(why: impl Into<String>) -> Failure {
+    Failure::General(stateward_runtime::Failure::GuardFailed(why.into()))
+}
+
+impl Failure {
+    /// In the words for the status. Members that are not ours are asked as well, and those are not quoted.
+    pub(crate) fn said(self, intent: &Intent) -> stateward_runtime::Failure {
+        match self {
+            Self::Etcd(error) if !intent.adopt.is_empty() => {
+                stateward_runtime::Failure::Failed(crate::adopted::in_own_words(&error).to_owned())
+            }
+            other => other.into(),
+        }
+    }
+}
+
+impl From<Failure> for stateward_runtime::Failure {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::General(failure) => failure,
+            Failure::Kubernetes(error) => Self::Kubernetes(error),
+            failure @ (Failure::Etcd(_) | Failure::Nobody | Failure::Unknown) => Self::Failed(failure.to_string()),
+        }
+    }
+}
+
 impl From<stateward_etcd::Error> for Failure {
     fn from(error: stateward_etcd::Error) -> Self {
         if error.is_for_now() {
-            Self::NotYet(error.to_string())
+            Self::General(stateward_runtime::Failure::NotYet(error.to_string()))
         } else {
             Self::Etcd(error)
         }
@@ -77,150 +85,80 @@ impl From<stateward_etcd::Error> for Failure {
 impl From<tls::Refused> for Failure {
     fn from(refused: tls::Refused) -> Self {
         match refused {
-            tls::Refused::Guard(why) => Self::GuardFailed(why),
-            tls::Refused::Words(words) => Self::Words(words),
+            tls::Refused::Guard(why) => guard_failed(why),
+            tls::Refused::Words(words) => stateward_runtime::Failure::Failed(words).into(),
             // The next look tells of it.
-            taken @ tls::Refused::Taken(_) => Self::GuardFailed(taken.to_string()),
+            taken @ tls::Refused::Taken(_) => guard_failed(taken.to_string()),
             tls::Refused::Kubernetes(error) => Self::Kubernetes(error),
         }
     }
 }
 
-/// One round's means.
-pub(crate) struct Hands<'a> {
-    pub(crate) shared: &'a Shared,
-    pub(crate) key: &'a Key,
-    pub(crate) cluster: &'a EtcdCluster,
-    pub(crate) intent: &'a Intent,
-    pub(crate) observed: &'a Observed,
-    /// The EtcdCluster as it was last read or written in this round.
-    pub(crate) seen: Seen,
+/// Executes what was planned for an EtcdCluster.
+pub(crate) struct Executor<'a> {
+    driver: &'a Clusters,
+    shared: &'a Shared,
+    step: &'a Step<'a, Clusters>,
+    key: &'a Key,
+    cluster: &'a EtcdCluster,
+    intent: &'a Intent,
+    world: &'a World,
+    means: &'a Means,
 }
 
-/// Effects of the same group go together.
-#[derive(PartialEq, Eq)]
-enum Group {
-    Furniture,
-    Pods,
-    Stops,
-    Alone,
-}
-
-fn group(effect: &Effect) -> Group {
-    match effect {
-        Effect::ApplyPeerService
-        | Effect::ApplyClientService
-        | Effect::ApplyBudget
-        | Effect::CreateClaim { .. }
-        | Effect::SealPod { .. } => Group::Furniture,
-        Effect::CreatePod { .. } => Group::Pods,
-        Effect::DeletePod { .. } => Group::Stops,
-        Effect::TryPod { .. }
-        | Effect::CheckNodesEnded { .. }
-        | Effect::RelabelPod { .. }
-        | Effect::DeleteClaim { .. }
-        | Effect::DeleteUnstartedClaim { .. }
-        | Effect::GrowClaim { .. }
-        | Effect::AddMember { .. }
-        | Effect::Promote { .. }
-        | Effect::RemoveMember { .. }
-        | Effect::ReleaseMember { .. }
-        | Effect::UpdatePeerUrl { .. }
-        | Effect::MoveLeader { .. }
-        | Effect::Compact { .. }
-        | Effect::Defragment { .. }
-        | Effect::CompareAgain { .. }
-        | Effect::Disarm { .. }
-        | Effect::EnableDowngrade { .. }
-        | Effect::CancelDowngrade { .. }
-        | Effect::IssueCertificates { .. }
-        | Effect::RequestCertificates
-        | Effect::RenewAuthority
-        | Effect::TrustAuthorities { .. }
-        | Effect::TakeBackup { .. }
-        | Effect::ApplyBackup
-        | Effect::DropBackup { .. }
-        | Effect::RequestRestore { .. }
-        | Effect::Tell(_) => Group::Alone,
-    }
-}
-
-/// How much earlier the first by name of several members that begin a cluster together is started. At its very first start
-/// etcd asks its peers by the order of their names whether it has been there before, for up to a second each. Peers that open
-/// their ports in the same moment serve nobody yet and hold each other up for seconds; the first, when a little ahead, finds
-/// no port open and then answers all others.
-const HEAD_START: Duration = Duration::from_millis(150);
-
-/// Whom this starts, where it is one of several that begin a cluster together.
-fn first_member(effect: &Effect) -> Option<&MemberName> {
-    let Effect::CreatePod { member, launch, .. } = effect else {
-        return None;
-    };
-    matches!(launch, Launch::Static { .. }).then_some(member)
-}
-
-impl Hands<'_> {
-    /// Carries all out. The error names the effect that failed.
-    pub(crate) async fn carry_out(&self, effects: &[Effect]) -> Result<(), (Effect, Failure)> {
-        for effect in effects {
-            self.must_be_planned_with(effect)
-                .await
-                .map_err(|failure| (effect.clone(), failure))?;
+impl<'a> Executor<'a> {
+    pub(crate) fn new(driver: &'a Clusters, shared: &'a Shared, step: &'a Step<'a, Clusters>) -> Self {
+        Self {
+            driver,
+            shared,
+            step,
+            key: step.key,
+            cluster: step.object,
+            intent: step.intent,
+            world: &step.observed.world,
+            means: &step.observed.means,
         }
-        for together in effects.chunk_by(|a, b| group(a) == group(b) && group(a) != Group::Alone) {
-            let ahead = together.iter().filter_map(first_member).min();
-            let results = join_all(together.iter().map(async |effect| {
-                if first_member(effect) > ahead {
-                    tokio::time::sleep(HEAD_START).await;
-                }
-                self.one(effect).await
-            }))
-            .await;
-            for (effect, result) in together.iter().zip(results) {
-                result.map_err(|failure| (effect.clone(), failure))?;
-            }
-        }
-        Ok(())
     }
 
-    async fn one(&self, effect: &Effect) -> Result<(), Failure> {
-        if !self.shared.tenure.holds() {
-            return Err(Failure::GuardFailed("another operator leads".into()));
-        }
-        tracing::debug!(cluster = %self.key, "about to {effect}");
-        let guards = self.guards(effect);
-        // What is about Secrets evaluates them with what it reads itself, and writes with the versions of that.
-        if !matches!(
+    /// Everything that an effect rests on is still so. What is about Secrets evaluates its guards with what it reads itself, and
+    /// writes with the versions of that.
+    pub(crate) async fn holds(&self, effect: &Effect) -> Result<(), Failure> {
+        if matches!(
             effect,
             Effect::IssueCertificates { .. } | Effect::TrustAuthorities { .. }
         ) {
-            self.must_hold(&guards).await?;
+            return Ok(());
         }
-        self.act(effect, &guards).await?;
-        if !matches!(effect, Effect::Tell(_)) {
-            tracing::info!(cluster = %self.key, "done: {effect}");
-        }
-        let label = EffectLabel { effect: kind(effect) };
-        self.shared.metrics.effects.get_or_create(&label).inc();
-        Ok(())
+        self.must_hold(&self.guards(effect)).await
+    }
+
+    pub(crate) async fn execute(&self, effect: &Effect) -> Result<(), Failure> {
+        self.act(effect, &self.guards(effect)).await
     }
 
     async fn act(&self, effect: &Effect, guards: &[Guard]) -> Result<(), Failure> {
-        let caches = &self.shared.caches;
+        let (runtime, caches) = (&self.shared.runtime, &self.shared.caches);
         let precondition = precondition(guards);
+        let whose = |meta: &ObjectMeta| match self.is_ours(meta) {
+            true => Whose::Ours,
+            false => Whose::Theirs,
+        };
         match effect {
             Effect::ApplyPeerService => {
-                self.apply(manifests::peer_service(self.cluster), &caches.services)
-                    .await
+                let service = manifests::peer_service(self.cluster);
+                self.apply(service, Some((&caches.services, self.key))).await
             }
             Effect::ApplyClientService => {
-                self.apply(manifests::client_service(self.cluster), &caches.services)
-                    .await
+                let service = manifests::client_service(self.cluster);
+                self.apply(service, Some((&caches.services, self.key))).await
             }
-            Effect::ApplyBudget => self.apply(manifests::budget(self.cluster), &caches.budgets).await,
+            Effect::ApplyBudget => {
+                let budget = manifests::budget(self.cluster);
+                self.apply(budget, Some((&caches.budgets, self.key))).await
+            }
             Effect::CreateClaim { member } => {
-                self.create(manifests::claim(self.cluster, member), &caches.claims)
-                    .await
+                let claim = manifests::claim(self.cluster, member);
+                Ok(objects::create(runtime, &claim, &caches.claims, whose).await?)
             }
             Effect::CreatePod {
                 member,
@@ -228,20 +166,15 @@ impl Hands<'_> {
                 version,
                 tls,
             } => {
-                let trusts = self.observed.trusts.as_ref();
-                let image = &self.shared.config.agent_image;
-                let pod = manifests::pod(self.cluster, self.intent, member, launch, version, *tls, trusts, image);
-                let pod = self.shared.platform.adapt(&self.shared.client, pod).await?;
-                self.create(pod, &caches.pods)
-                    .await
-                    .map_err(|failure| dry_run::as_refusal(failure, member))
+                let pod = self.pod(member, launch, version, *tls);
+                Ok(objects::create_pod(runtime, &pod, &caches.pods, whose).await?)
             }
             Effect::TryPod {
                 member,
                 launch,
                 version,
                 tls,
-            } => self.try_pod(member, launch, version, *tls).await,
+            } => Ok(objects::try_pod(runtime, &self.pod(member, launch, version, *tls)).await?),
             Effect::CheckNodesEnded { .. } | Effect::CompareAgain { .. } => Ok(()), // Their guards have looked.
             Effect::SealPod { member, uid } => self.seal(member, uid).await,
             Effect::RelabelPod { member, uid } => {
@@ -255,13 +188,14 @@ impl Hands<'_> {
                     Stop::Force => DeleteParams::default().grace_period(0),
                     Stop::Restart | Stop::Gone | Stop::Hibernate | Stop::Replaced => DeleteParams::default(),
                 };
-                let version = self.observed.pod_versions.get(member).cloned();
+                let version = self.means.pod_versions.get(member).cloned();
                 let version = version.filter(|_| precondition.unmodified);
-                self.delete(&member.0, uid, version, params, &caches.pods).await
+                let of_cluster = (&caches.pods, self.key);
+                Ok(objects::delete(runtime, &self.named(&member.0), uid, version, params, of_cluster).await?)
             }
             Effect::DeleteClaim { member, uid, .. } | Effect::DeleteUnstartedClaim { member, uid, .. } => {
-                self.delete(&member.0, uid, None, DeleteParams::background(), &caches.claims)
-                    .await
+                let (params, of_cluster) = (DeleteParams::background(), (&caches.claims, self.key));
+                Ok(objects::delete(runtime, &self.named(&member.0), uid, None, params, of_cluster).await?)
             }
             Effect::GrowClaim { member, uid, .. } => {
                 let request = self
@@ -273,7 +207,7 @@ impl Hands<'_> {
                 self.patch(&member.0, &patch, &caches.claims).await
             }
             Effect::Tell(note) => {
-                self.shared.events.tell(self.cluster, note);
+                runtime.events.tell(self.cluster, note);
                 Ok(())
             }
             Effect::IssueCertificates { next } => {
@@ -285,16 +219,20 @@ impl Hands<'_> {
                 Ok(tls::trust(self.shared, self.key, self.cluster, self.intent, authorities, guards).await?)
             }
             Effect::TakeBackup { name, version } => match manifests::upgrade_backup(self.cluster, name, version) {
-                Some(backup) => self.apply_backup(backup).await,
+                Some(backup) => self.apply(backup, None).await,
                 None => Err(Failure::Unknown),
             },
             Effect::ApplyBackup => match manifests::kept_backup(self.cluster) {
-                Some(backup) => self.apply_backup(backup).await,
+                Some(backup) => self.apply(backup, None).await,
                 None => Err(Failure::Unknown),
             },
             Effect::DropBackup { uid } => {
-                let name = names::kept_backup(&self.key.name);
-                self.drop_backup(&name, uid).await
+                let backup = self.named(&names::kept_backup(&self.key.name));
+                let (params, itself) = (DeleteParams::background(), (&caches.backups, &backup));
+                objects::delete(runtime, &backup, uid, None, params, itself).await?;
+                // The cache has it already, so its worker does not hear of it from the watch.
+                runtime.workers.wake(Backup::NAME, &backup);
+                Ok(())
             }
             Effect::RequestRestore { name, backup } => self.request_restore(name, backup).await,
             Effect::AddMember { .. }
@@ -311,6 +249,32 @@ impl Hands<'_> {
         }
     }
 
+    /// A member's pod.
+    fn pod(&self, member: &MemberName, launch: &Launch, version: &EtcdVersion, tls: TlsStage) -> Pod {
+        let (trusts, image) = (self.means.trusts.as_ref(), &self.shared.config.agent_image);
+        manifests::pod(self.cluster, self.intent, member, launch, version, tls, trusts, image)
+    }
+
+    fn named(&self, name: &str) -> Key {
+        Key::new(self.key.namespace.clone(), name)
+    }
+
+    fn is_ours(&self, meta: &ObjectMeta) -> bool {
+        is_owned(meta, &self.intent.uid.0)
+    }
+
+    /// Makes an object, or makes it what the cluster's spec says. An EtcdBackup is not put into a cache (`None`): the watch brings
+    /// it to its own worker, which would not be told otherwise.
+    async fn apply<K: Object>(&self, object: K, index: Option<(&Index<K>, &Key)>) -> Result<(), Failure> {
+        let is_ours = |meta: &ObjectMeta| self.is_ours(meta);
+        Ok(objects::apply(&self.shared.runtime, object, index, is_ours).await?)
+    }
+
+    async fn patch<K: Object>(&self, name: &str, patch: &serde_json::Value, index: &Index<K>) -> Result<(), Failure> {
+        let put = |patched| index.put(patched);
+        Ok(objects::patch(&self.shared.runtime, &self.named(name), patch, put).await?)
+    }
+
     /// An EtcdRestore of this cluster's own, which goes with it.
     async fn request_restore(&self, name: &str, backup: &str) -> Result<(), Failure> {
         let mut restore = EtcdRestore::new(
@@ -325,7 +289,13 @@ impl Hands<'_> {
         );
         restore.metadata.owner_references = Some(vec![manifests::owner(self.cluster)]);
         restore.metadata.labels = Some(names::cluster_labels(&self.key.name));
-        match self.api::<EtcdRestore>().create(&PostParams::default(), &restore).await {
+        match self
+            .shared
+            .runtime
+            .api::<EtcdRestore>(&self.key.namespace)
+            .create(&PostParams::default(), &restore)
+            .await
+        {
             Ok(_) => Ok(()),
             Err(error) if is_code(&error, 409) => Ok(()),
             Err(error) => Err(error.into()),
@@ -335,7 +305,7 @@ impl Hands<'_> {
     fn known_pod(&self, member: &MemberName, uid: &Uid) -> Result<Arc<Pod>, Failure> {
         let pod = self.shared.caches.pods.named(self.key, &member.0);
         pod.filter(|pod| pod.metadata.uid.as_deref() == Some(&uid.0))
-            .ok_or_else(|| Failure::GuardFailed(format!("the pod {member} is another one now")))
+            .ok_or_else(|| guard_failed(format!("the pod {member} is another one now")))
     }
 
     async fn seal(&self, member: &MemberName, uid: &Uid) -> Result<(), Failure> {
@@ -347,43 +317,5 @@ impl Hands<'_> {
         let annotations = launch::annotations(self.intent, member, &Launch::Sealed, tls);
         let patch = json!({"metadata": {"uid": uid.0, "annotations": annotations}});
         self.patch(&member.0, &patch, &self.shared.caches.pods).await
-    }
-}
-
-/// The name of an effect in the metrics.
-fn kind(effect: &Effect) -> &'static str {
-    match effect {
-        Effect::ApplyPeerService | Effect::ApplyClientService => "apply_service",
-        Effect::ApplyBudget => "apply_budget",
-        Effect::CreateClaim { .. } => "create_claim",
-        Effect::CreatePod { .. } => "create_pod",
-        Effect::TryPod { .. } => "try_pod",
-        Effect::CheckNodesEnded { .. } => "check_nodes",
-        Effect::SealPod { .. } => "seal_pod",
-        Effect::RelabelPod { .. } => "relabel_pod",
-        Effect::DeletePod { .. } => "delete_pod",
-        Effect::DeleteClaim { .. } | Effect::DeleteUnstartedClaim { .. } => "delete_claim",
-        Effect::GrowClaim { .. } => "grow_claim",
-        Effect::AddMember { .. } => "add_member",
-        Effect::Promote { .. } => "promote",
-        Effect::RemoveMember { .. } => "remove_member",
-        Effect::ReleaseMember { .. } => "release_member",
-        Effect::UpdatePeerUrl { .. } => "update_peer_url",
-        Effect::MoveLeader { .. } => "move_leader",
-        Effect::Compact { .. } => "compact",
-        Effect::Defragment { .. } => "defragment",
-        Effect::CompareAgain { .. } => "compare_again",
-        Effect::Disarm { .. } => "disarm",
-        Effect::EnableDowngrade { .. } => "enable_downgrade",
-        Effect::CancelDowngrade { .. } => "cancel_downgrade",
-        Effect::IssueCertificates { .. } => "issue_certificates",
-        Effect::RequestCertificates => "request_certificates",
-        Effect::RenewAuthority => "renew_authority",
-        Effect::TrustAuthorities { .. } => "trust_authorities",
-        Effect::TakeBackup { .. } => "take_backup",
-        Effect::ApplyBackup => "apply_backup",
-        Effect::DropBackup { .. } => "drop_backup",
-        Effect::RequestRestore { .. } => "request_restore",
-        Effect::Tell(_) => "tell",
     }
 }

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use stateward_runtime::Election;
+
 /// The project's image of this version.
 pub const AGENT_IMAGE: &str = concat!("ghcr.io/stateward/stateward:", env!("CARGO_PKG_VERSION"));
 
@@ -25,33 +27,6 @@ pub struct Config {
     pub adopt_allow: crate::AdoptAllow,
     /// How often the members of a quiet cluster are asked how they are.
     pub health_interval: Duration,
-    /// Whom it does not reach, for fault drills.
-    pub reach: crate::Reach,
-}
-
-/// Leader election by a Lease.
-#[derive(Clone, Debug)]
-pub struct Election {
-    /// Where the Lease is.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Who we are: unique among operators.
-    pub identity: String,
-    /// For how long a Lease that is not renewed counts.
-    pub duration: Duration,
-}
-
-impl Election {
-    /// An election with the usual times.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>, identity: impl Into<String>) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-            identity: identity.into(),
-            duration: Duration::from_secs(15),
-        }
-    }
 }
 
 impl Default for Config {
@@ -65,7 +40,6 @@ impl Default for Config {
             agent_image: AGENT_IMAGE.to_owned(),
             adopt_allow: crate::AdoptAllow::default(),
             health_interval: Duration::from_secs(10),
-            reach: crate::Reach::default(),
         }
     }
 }

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use stateward_plan::etcd::{NodeEnd, Record, Uid, Watched, World};
 
+use stateward_runtime::Key;
+use stateward_runtime::watch::dead_since;
+
 use crate::Shared;
-use crate::caches::Key;
-use crate::observe::dead_since;
 
 /// An administrator's word that a node is shut down.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -19,7 +20,7 @@ pub(crate) fn observe(shared: &Shared, record: &Record, world: &mut World) {
     let gone = |uid: &&Uid| shared.caches.pods.said(&uid.0);
     let seen = record.last_seen.values();
     world.ended_pods = seen.map(|seen| &seen.pod).filter(gone).cloned().collect();
-    if shared.config.namespace.is_some() {
+    if shared.runtime.namespace.is_some() {
         return; // What is in no namespace is not watched.
     }
     let seen = record.last_seen.values().filter_map(|seen| seen.node.as_ref());
@@ -32,7 +33,7 @@ pub(crate) fn observe(shared: &Shared, record: &Record, world: &mut World) {
         .iter()
         .filter_map(|name| Some((name.clone(), dead(name)?)))
         .collect();
-    if shared.caches.nodes.is_synced() {
+    if shared.runtime.nodes.is_synced() {
         world.ended_nodes = nodes
             .iter()
             .filter_map(|name| Some((name.clone(), end(node(shared, name).as_deref())?)))
@@ -49,7 +50,7 @@ pub(crate) fn observe(shared: &Shared, record: &Record, world: &mut World) {
 }
 
 fn node(shared: &Shared, name: &str) -> Option<std::sync::Arc<Node>> {
-    shared.caches.nodes.get(&Key::new("", name))
+    shared.runtime.nodes.get(&Key::new("", name))
 }
 
 fn is_ready(node: &Node) -> bool {

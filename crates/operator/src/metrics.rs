@@ -5,37 +5,14 @@ use std::sync::atomic::AtomicU64;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use stateward_api::conditions::is_true;
 use stateward_api::{EtcdBackup, EtcdCluster};
+use stateward_core::conditions::is_true;
 
-/// How a round ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub(crate) enum End {
-    /// Nothing was to be done.
-    Quiet,
-    /// Something was done.
-    Done,
-    /// etcd or Kubernetes said: not now.
-    Refused,
-    /// Something failed.
-    Failed,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct EndLabel {
-    pub(crate) end: End,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct EffectLabel {
-    pub(crate) effect: &'static str,
-}
+use crate::caches::Caches;
 
 /// An EtcdCluster or an EtcdBackup.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -94,7 +71,7 @@ impl ClusterFigures {
     }
 
     /// Takes them from the objects.
-    pub(crate) fn set(&self, clusters: &[Arc<EtcdCluster>]) {
+    fn set(&self, clusters: &[Arc<EtcdCluster>]) {
         self.wanted.clear();
         self.ready.clear();
         self.certificates_end.clear();
@@ -153,7 +130,7 @@ impl BackupFigures {
     }
 
     /// Takes them from the objects.
-    pub(crate) fn set(&self, backups: &[Arc<EtcdBackup>], now: Timestamp) {
+    fn set(&self, backups: &[Arc<EtcdBackup>], now: Timestamp) {
         self.age.clear();
         self.failures.clear();
         self.size.clear();
@@ -179,34 +156,20 @@ impl BackupFigures {
     }
 }
 
-/// All figures.
-pub(crate) struct Metrics {
+/// Metrics about the objects, beside those of the runtime.
+pub(crate) struct ObjectMetrics {
     registry: Registry,
-    pub(crate) each_cluster: ClusterFigures,
-    pub(crate) backups: BackupFigures,
-    pub(crate) rounds: Family<EndLabel, Counter>,
-    pub(crate) round_seconds: Histogram,
-    pub(crate) effects: Family<EffectLabel, Counter>,
-    pub(crate) status_writes: Counter,
-    pub(crate) clusters: Gauge,
-    pub(crate) leads: Gauge,
+    each_cluster: ClusterFigures,
+    backups: BackupFigures,
+    clusters: Gauge,
 }
 
-impl Metrics {
-    pub(crate) fn new() -> Self {
+impl ObjectMetrics {
+    pub(crate) fn new(runtime: &stateward_runtime::Metrics) -> Self {
         let mut registry = Registry::with_prefix("stateward");
-        let rounds = Family::<EndLabel, Counter>::default();
-        registry.register("rounds", "Rounds of all clusters by how they ended", rounds.clone());
-        let round_seconds = Histogram::new(exponential_buckets(0.001, 2.0, 15));
-        registry.register("round_seconds", "How long rounds take", round_seconds.clone());
-        let effects = Family::<EffectLabel, Counter>::default();
-        registry.register("effects", "Effects that were carried out", effects.clone());
-        let status_writes = Counter::default();
-        registry.register("status_writes", "Writes of statuses", status_writes.clone());
+        runtime.register(&mut registry);
         let clusters = Gauge::default();
         registry.register("clusters", "EtcdClusters that are looked after", clusters.clone());
-        let leads = Gauge::default();
-        registry.register("leads", "1 while this operator acts", leads.clone());
         let each_cluster = ClusterFigures::default();
         each_cluster.register(&mut registry);
         let backups = BackupFigures::default();
@@ -215,21 +178,16 @@ impl Metrics {
             registry,
             each_cluster,
             backups,
-            rounds,
-            round_seconds,
-            effects,
-            status_writes,
             clusters,
-            leads,
         }
     }
 
-    /// In Prometheus' text format.
-    pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
-        match prometheus_client::encoding::text::encode(&mut text, &self.registry) {
-            Ok(()) => text,
-            Err(_) => String::new(),
-        }
+    /// Taken from the objects as they are now, in Prometheus' text format.
+    pub(crate) fn text(&self, caches: &Caches) -> String {
+        let clusters = i64::try_from(caches.clusters.count()).unwrap_or(i64::MAX);
+        self.clusters.set(clusters);
+        self.each_cluster.set(&caches.clusters.all());
+        self.backups.set(&caches.backups.all(), Timestamp::now());
+        stateward_runtime::metrics::text(&self.registry)
     }
 }

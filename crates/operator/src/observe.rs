@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::ListParams;
 use rand::Rng;
 use stateward_api::{EtcdCluster, names};
+use stateward_core::kind::Trouble;
 use stateward_etcd::{Asked, Client, ask, hash_of_data, prove_list};
-use stateward_plan::agent::Agent;
 use stateward_plan::etcd::manifests::{ANNOTATION_METADATA, TrustFiles};
 use stateward_plan::etcd::members::owner;
 use stateward_plan::etcd::{
     Alarm, Answer, DataHash, Intent, KeptBackup, MemberId, MemberList, MemberName, Record, Services, Silence,
     SilenceKind, Trust, Uid, UpgradeBackup, Voice, World, facts,
 };
-use tokio::sync::Notify;
+use stateward_runtime::{Key, Look, Observed};
 
 use crate::Shared;
-use crate::caches::Key;
+use crate::cluster::Clusters;
 use crate::connections::{Connections, silence};
 use crate::secrets::SecretReader;
 
@@ -34,7 +34,8 @@ const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
 const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a loop keeps between rounds: connections and what was read, nothing that a decision rests on.
-pub(crate) struct Memory {
+#[derive(Default)]
+pub(crate) struct Session {
     pub(crate) connections: Connections,
     pub(crate) secrets: SecretReader,
     /// Names for new members. They stay the same until they are used, so that a step that is refused for now is tried
@@ -48,53 +49,41 @@ pub(crate) struct Memory {
     blocked: HashMap<(String, String), Timestamp>,
 }
 
-/// What was observed.
-pub(crate) struct Observed {
-    pub(crate) world: World,
-    /// The versions of the pods that were seen: what a restart rests on must still be so when it is carried out.
+/// What actions need beside the world.
+pub(crate) struct Means {
+    /// The versions of the pods that were seen: what a restart rests on must still be so when it is executed.
     pub(crate) pod_versions: BTreeMap<MemberName, String>,
     /// Connections to the members that answered.
     pub(crate) clients: BTreeMap<MemberName, Client>,
     /// Whom a pod that is made now trusts.
     pub(crate) trusts: Option<TrustFiles>,
-    /// When the first of the certificates that members show ends.
-    pub(crate) certificates_end: Option<Timestamp>,
-    /// What keeps certificates from being renewed, in words.
-    pub(crate) certificates_trouble: Option<String>,
-    /// Something that no event tells of is worth another look after this time.
-    pub(crate) look_again: Option<Duration>,
 }
 
-impl Observed {
-    /// The words of the members that answered.
-    pub(crate) fn answers(&self) -> impl Iterator<Item = (&MemberName, &Answer)> {
-        self.world.voices.iter().filter_map(|(name, voice)| match voice {
-            Voice::Answered(answer) => Some((name, answer)),
-            Voice::Silent(_) => None,
-        })
-    }
+/// The words of the members that answered.
+pub(crate) fn answers(world: &World) -> impl Iterator<Item = (&MemberName, &Answer)> {
+    world.voices.iter().filter_map(|(name, voice)| match voice {
+        Voice::Answered(answer) => Some((name, answer)),
+        Voice::Silent(_) => None,
+    })
 }
 
 /// Looks at everything of a cluster.
-pub(crate) async fn observe(
-    shared: &Shared,
-    key: &Key,
-    cluster: &EtcdCluster,
-    intent: &Intent,
-    record: &Record,
-    memory: &mut Memory,
-) -> kube::Result<Observed> {
+pub(crate) async fn observe(shared: &Shared, look: Look<'_, Clusters>) -> kube::Result<Observed<Clusters>> {
+    let (key, cluster, intent, record) = (look.key, look.object, look.intent, look.memory);
+    let session = look.session;
+    session.connections.wake(look.waker);
     let uid = intent.uid.0.as_str();
-    let mut judged = crate::tls::judge(&mut memory.secrets, shared, key, cluster).await?;
+    let mut judged = crate::tls::judge(&mut session.secrets, shared, key, cluster).await?;
     let mut world = World {
         secrets: std::mem::take(&mut judged.secrets),
+        certificates_end: judged.not_after,
         ..World::default()
     };
     let mut pods: BTreeMap<MemberName, Arc<Pod>> = BTreeMap::new();
     for pod in shared.caches.pods.of(key) {
         if is_owned(&pod.metadata, uid) {
             let name = MemberName(pod.metadata.name.clone().unwrap_or_default());
-            world.pods.insert(name.clone(), memory.since_when(facts::pod(&pod)));
+            world.pods.insert(name.clone(), session.since_when(facts::pod(&pod)));
             pods.insert(name, pod);
         }
     }
@@ -102,8 +91,10 @@ pub(crate) async fn observe(
     for claim in shared.caches.claims.of(key) {
         let name = claim.metadata.name.clone().unwrap_or_default();
         if is_owned(&claim.metadata, uid) {
-            let problem = memory.problem(shared, key, &claim, &mut look_again).await;
-            world.claims.insert(MemberName(name), facts::claim(&claim, problem));
+            let problem = session.problem(shared, key, &claim, &mut look_again).await;
+            world
+                .claims
+                .insert(MemberName(name), stateward_core::claim::Claim::of(&claim, problem));
         } else if is_free(&claim.metadata) {
             world.foreign_claims.push(name);
         }
@@ -111,12 +102,12 @@ pub(crate) async fn observe(
     world.services = services(shared, key, uid, &mut world.conflicts);
     backups(shared, key, intent, record, &mut world);
     crate::fate::observe(shared, record, &mut world);
-    memory.connections.keep_only(|member| pods.contains_key(member));
+    session.connections.keep_only(|member| pods.contains_key(member));
     let uids: Vec<&str> = world.pods.values().map(|pod| pod.uid.0.as_str()).collect();
-    memory.blocked.retain(|(uid, _), _| uids.contains(&uid.as_str()));
-    let mut clients = listen(shared, key, intent, record, &pods, memory, &mut world).await;
+    session.blocked.retain(|(uid, _), _| uids.contains(&uid.as_str()));
+    let mut clients = listen(shared, key, intent, record, &pods, session, &mut world).await;
     if crate::adopted::are_needed(intent, &world) {
-        listen_to_adopted(shared, key, cluster, intent, memory, &mut world, &mut clients).await?;
+        listen_to_adopted(shared, key, cluster, intent, session, &mut world, &mut clients).await?;
     }
     let seen = judged.look_at_members(&world).await;
     world.trust = judged.trust.take().map(|trust| Trust { seen, ..trust });
@@ -131,19 +122,23 @@ pub(crate) async fn observe(
     world.auth_enabled = auth_enabled(intent, record, &world, &clients).await;
     world.restores = crate::restore::requests(shared, key, cluster);
     world.backups = crate::restore::backups(shared, key, cluster);
-    world.watched = memory.watch.look(shared, record, &world);
-    memory.draw(key, intent, &mut world);
+    world.watched = session.watch.look(shared, record, &world);
+    session.draw(key, intent, &mut world);
     let versions = pods
         .into_iter()
         .filter_map(|(name, pod)| Some((name, pod.metadata.resource_version.clone()?)));
     Ok(Observed {
         world,
-        pod_versions: versions.collect(),
-        clients,
-        trusts: judged.files,
-        certificates_end: judged.not_after,
-        certificates_trouble: judged.trouble,
+        means: Means {
+            pod_versions: versions.collect(),
+            clients,
+            trusts: judged.files,
+        },
         look_again,
+        trouble: judged.trouble.map(|message| Trouble {
+            reason: "CannotCarryOut",
+            message,
+        }),
     })
 }
 
@@ -231,40 +226,18 @@ fn is_free(meta: &ObjectMeta) -> bool {
     meta.owner_references.iter().flatten().next().is_none() && meta.deletion_timestamp.is_none()
 }
 
-/// Since when Kubernetes holds a node for dead: its kubelet does not report any more.
-pub(crate) fn dead_since(node: &Node) -> Option<Timestamp> {
-    let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
-    (ready.status == "Unknown").then(|| {
-        ready
-            .last_transition_time
-            .as_ref()
-            .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
-    })
-}
-
-/// An agent's pod, with what is seen of its node. An operator of one namespace sees no nodes.
-pub(crate) fn agent(shared: &Shared, pod: &Pod) -> Agent {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-    let node = node.and_then(|name| shared.caches.nodes.get(&Key::new("", name)));
-    Agent {
-        node_dead: node.and_then(|node| dead_since(&node)),
-        ..Agent::of(pod)
-    }
-}
-
 /// Asks the members of a cluster that is being taken over, under the names of their endpoints.
 async fn listen_to_adopted(
     shared: &Shared,
     key: &Key,
     cluster: &EtcdCluster,
     intent: &Intent,
-    memory: &mut Memory,
+    session: &mut Session,
     world: &mut World,
     clients: &mut BTreeMap<MemberName, Client>,
 ) -> Result<(), kube::Error> {
     let scope = crate::adopted::scope(shared, key).await?;
-    let connections = crate::adopted::connect(shared, key, cluster, intent, &scope, &mut memory.secrets).await;
+    let connections = crate::adopted::connect(shared, key, cluster, intent, &scope, &mut session.secrets).await;
     let questions = connections.into_iter().map(async |(name, client)| match client {
         Ok(client) => {
             let asked = ask(&client.with_request_timeout(Duration::from_secs(1))).await;
@@ -310,7 +283,7 @@ async fn listen(
     intent: &Intent,
     record: &Record,
     pods: &BTreeMap<MemberName, Arc<Pod>>,
-    memory: &mut Memory,
+    session: &mut Session,
     world: &mut World,
 ) -> BTreeMap<MemberName, Client> {
     let mut clients = BTreeMap::new();
@@ -319,9 +292,9 @@ async fn listen(
         if facts.address.is_none() || facts.ended || (!facts.running && facts.ever_ran) {
             continue;
         }
-        let connections = &mut memory.connections;
+        let connections = &mut session.connections;
         match connections
-            .to(shared, key, intent, name, pod, &mut memory.secrets)
+            .to(shared, key, intent, name, pod, &mut session.secrets)
             .await
         {
             Ok(client) => match connections.silence(name) {
@@ -333,26 +306,26 @@ async fn listen(
     }
     let questions = clients.iter().map(|(name, client)| {
         let should_answer = world.pods.get(name).is_some_and(|pod| pod.ready && !pod.terminating);
-        let client = client.with_request_timeout(memory.connections.patience(name, should_answer));
+        let client = client.with_request_timeout(session.connections.patience(name, should_answer));
         async move { (name, question(&client, intent, record).await) }
     });
     for (name, asked) in join_all(questions).await {
         let voice = match asked {
             Ok(asked) => {
-                memory.connections.heard(name, None);
+                session.connections.heard(name, None);
                 world.alarms.extend(asked.alarms);
                 Voice::Answered(asked.answer)
             }
             Err(error) => {
                 let why = silence(&error);
-                memory.connections.heard(name, Some(&why));
+                session.connections.heard(name, Some(&why));
                 Voice::Silent(why)
             }
         };
         world.voices.insert(name.clone(), voice);
     }
     for (name, _) in world.pods.iter().filter(|(_, pod)| pod.terminating) {
-        memory.connections.close(name);
+        session.connections.close(name);
     }
     clients.retain(|name, _| matches!(world.voices.get(name), Some(Voice::Answered(_))));
     clients
@@ -427,26 +400,15 @@ async fn hashes(world: &World, clients: &BTreeMap<MemberName, Client>) -> BTreeM
     join_all(questions).await.into_iter().flatten().collect()
 }
 
-impl Memory {
-    /// Nothing yet, for the loop that is called there.
-    pub(crate) fn new(loop_of_cluster: Arc<Notify>) -> Self {
-        Self {
-            connections: Connections::new(loop_of_cluster),
-            secrets: SecretReader::default(),
-            fresh_names: Vec::new(),
-            watch: crate::fate::Watch::default(),
-            problems: HashMap::new(),
-            blocked: HashMap::new(),
-        }
-    }
-
+impl Session {
     /// A pod is blocked since what it tells, or since it was first seen so where that is earlier by our own clock.
     fn since_when(&mut self, mut pod: stateward_plan::etcd::Pod) -> stateward_plan::etcd::Pod {
         self.blocked.retain(|(uid, reason), _| {
             *uid != pod.uid.0 || pod.blocked.as_ref().is_some_and(|now| now.reason == *reason)
         });
+        let uid = pod.uid.0.clone();
         if let Some(blocked) = &mut pod.blocked {
-            let key = (pod.uid.0.clone(), blocked.reason.clone());
+            let key = (uid, blocked.reason.clone());
             let seen = *self.blocked.entry(key).or_insert_with(Timestamp::now);
             blocked.since = blocked.since.into_iter().chain([seen]).min();
         }
@@ -501,7 +463,7 @@ impl Memory {
         {
             return problem.clone();
         }
-        let events: Api<Event> = Api::namespaced(shared.client.clone(), &key.namespace);
+        let events: Api<Event> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
         let about = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
         let found = events.list(&about).await.ok()?;
         let problem = found

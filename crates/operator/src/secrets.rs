@@ -1,6 +1,6 @@
 //! Secrets as a cluster's loop reads them, and the operator's own certificate.
 //!
-//! What is watched or looked at (`named.rs`) is metadata only. A Secret's content is read when its resourceVersion is new, and kept
+//! What is watched or looked at (`stateward_runtime::secrets`) is metadata only. A Secret's content is read when its resourceVersion is new, and kept
 //! by its cluster's loop alone.
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,17 +10,25 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
+use stateward_core::kind::Kind;
 use stateward_etcd::Tls;
+use stateward_plan::etcd::Cluster;
 
 use crate::Shared;
-use crate::caches::Key;
-use crate::named::look;
 use crate::observe::is_owned;
+use stateward_runtime::Key;
+use stateward_runtime::secrets::{KIND, look};
 
 const CLIENT_KEYS: [&str; 3] = ["etcd-client.crt", "etcd-client.key", "etcd-client-ca.crt"];
 
 type Content = Arc<BTreeMap<String, ByteString>>;
 type Annotations = Option<BTreeMap<String, String>>;
+
+/// A change of the Secret wakes the cluster.
+fn uses(shared: &Shared, cluster: &Key, secret: &Key) {
+    let workers = &shared.runtime.workers;
+    workers.uses((Cluster::NAME, cluster), (KIND, secret.clone()));
+}
 
 /// What a loop has read, by name.
 #[derive(Default)]
@@ -97,8 +105,8 @@ impl SecretReader {
     /// The content of a Secret; `None`: it is not there.
     pub(crate) async fn find(&mut self, shared: &Shared, cluster: &Key, name: &str) -> kube::Result<Option<Found>> {
         let key = Key::new(cluster.namespace.clone(), name);
-        shared.secret_users.uses(key.clone(), cluster);
-        match look(shared, &key).await? {
+        uses(shared, cluster, &key);
+        match look(&shared.runtime, &key).await? {
             Some(seen) => self.read(shared, &key, &seen.metadata).await,
             None => {
                 self.read.remove(name);
@@ -116,8 +124,8 @@ impl SecretReader {
         name: &str,
     ) -> kube::Result<Owned<Found>> {
         let key = Key::new(cluster.namespace.clone(), name);
-        shared.secret_users.uses(key.clone(), cluster);
-        let Some(seen) = look(shared, &key).await? else {
+        uses(shared, cluster, &key);
+        let Some(seen) = look(&shared.runtime, &key).await? else {
             self.read.remove(name);
             return Ok(Owned::Free);
         };
@@ -128,7 +136,7 @@ impl SecretReader {
             },
             Whose::LeftBehind => Owned::Free,
             Whose::Theirs => {
-                shared.named.hurry(&key);
+                shared.runtime.secrets.hurry(&key);
                 Owned::Theirs
             }
         })
@@ -145,9 +153,9 @@ impl SecretReader {
                 annotations: annotations.clone(),
             }));
         }
-        let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+        let api: Api<Secret> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
         let Some(secret) = api.get_opt(&key.name).await?.filter(|now| now.metadata.uid == seen.uid) else {
-            shared.named.forget(key);
+            shared.runtime.secrets.forget(key);
             return Ok(None);
         };
         let content = Arc::new(secret.data.unwrap_or_default());

@@ -4,10 +4,8 @@
 
 pub mod agent;
 pub mod backup;
-pub mod cron;
 pub mod etcd;
 mod reason;
 pub mod restore;
-mod store_mounts;
 
 pub use reason::Reason;

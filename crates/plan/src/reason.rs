@@ -6,39 +6,7 @@ use std::fmt;
 
 use stateward_api::etcd_cluster::Phase;
 
-/// Declares the reasons in groups: whoever adds one says whether it degrades the object.
-macro_rules! reasons {
-    ($($(#[doc = $group:literal])+ degrades: $degrades:literal { $($name:ident)+ })+) => {
-        /// Why an object is as it is, or what is done with it.
-        #[allow(missing_docs, reason = "each is the word that users see; the message beside it explains it")]
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Reason {
-            #[default]
-            AsExpected,
-            $($($name,)+)+
-        }
-
-        impl Reason {
-            /// The word.
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    Self::AsExpected => "AsExpected",
-                    $($(Self::$name => stringify!($name),)+)+
-                }
-            }
-
-            /// The condition Degraded holds while the object waits for this.
-            pub fn degrades(self) -> bool {
-                match self {
-                    Self::AsExpected => false,
-                    $($(Self::$name)|+ => $degrades,)+
-                }
-            }
-        }
-    };
-}
-
-reasons! {
+stateward_core::reasons! {
     /// The user wants an EtcdCluster to stand still.
     degrades: false { Paused Hibernating }
 
@@ -98,12 +66,6 @@ impl Reason {
             _ if began => Phase::Running,
             _ => Phase::Creating,
         }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

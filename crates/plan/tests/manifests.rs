@@ -3,6 +3,7 @@
 //! The specs are those of `examples/`. `UPDATE_SNAPSHOTS=1 cargo test -p stateward-plan --test manifests` writes the files anew.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -137,8 +138,8 @@ fn pods_of_agents() {
     }]}))
     .expect("a status");
     let world = restore::World {
-        cluster: Some(&cluster),
-        backup: Some(&source),
+        cluster: Some(Arc::new(cluster)),
+        backup: Some(Arc::new(source)),
         image: IMAGE.into(),
         ..restore::World::default()
     };

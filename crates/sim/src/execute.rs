@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
+use stateward_core::pod::Facts;
 use stateward_plan::etcd::guard::precondition;
-use stateward_plan::etcd::{Effect, Intent, Launch, LaunchKind, MemberName, Pod, Stop, Storage, Uid, World};
+use stateward_plan::etcd::{Effect, Intent, Launch, LaunchKind, MemberName, Pod, Stop, Storage, World};
 
 use crate::guards::Seen;
 use crate::kube::Cluster;
@@ -53,21 +54,10 @@ impl Sim<'_> {
                 self.check_nothing_is_awaited(cluster.id, launch, member);
                 self.check_not_replaced(cluster.id, member);
                 let shown = Pod {
-                    uid: Uid(String::new()),
-                    created: stamp(self.now),
-                    node: None,
-                    address: None,
-                    running: false,
-                    running_since: None,
-                    ever_ran: false,
-                    ready: false,
-                    ready_since: None,
-                    terminating: false,
-                    ended: false,
-                    stopped: false,
-                    restarts: 0,
-                    last_exit: None,
-                    blocked: None,
+                    facts: Facts {
+                        created: stamp(self.now),
+                        ..Facts::default()
+                    },
                     version: version.clone(),
                     template: intent.template.clone(),
                     metadata: intent.metadata.clone(),

@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use stateward_plan::etcd::{LaunchKind, Pod};
+use stateward_core::pod::Facts;
+use stateward_plan::etcd::LaunchKind;
 
 use crate::kube::{PodObject, node_name};
 use crate::queue::{Id, Ms};
@@ -84,7 +85,7 @@ impl Sim<'_> {
             return;
         };
         self.kube.change_pod(id, |pod| {
-            let Pod {
+            let Facts {
                 running,
                 ever_ran,
                 ready,
@@ -94,8 +95,8 @@ impl Sim<'_> {
                 blocked,
                 address,
                 ..
-            } = known;
-            pod.shown = Pod {
+            } = known.facts;
+            pod.shown.facts = Facts {
                 running,
                 ever_ran,
                 ready,
@@ -104,7 +105,7 @@ impl Sim<'_> {
                 last_exit,
                 blocked,
                 address,
-                ..pod.shown.clone()
+                ..pod.shown.facts.clone()
             };
         });
     }

@@ -483,6 +483,7 @@ impl Sim<'_> {
         if cluster.record.recovery.is_none() && plan.record.recovery.is_some() {
             self.check_recovery(&cluster.intent, plan.record.recovery.as_ref());
         }
+        self.check_consent_lasts(&cluster.intent, &cluster.record, &plan.record);
         self.check_restore_record(&cluster.intent, &cluster.record, &plan.record);
         self.note_times(&cluster.record, &plan.record);
         let done = plan

@@ -217,6 +217,12 @@ impl Sim<'_> {
         }
     }
 
+    /// The EtcdBackup that tells of it: the one of an earlier cluster of the name is not that of this one.
+    fn name_of_backup(&self, backup: &Backup) -> String {
+        let is_own = backup.owner == self.truth.owner;
+        (if is_own { "daily" } else { "nightly" }).to_owned()
+    }
+
     /// What an operator observes of them.
     pub(crate) fn show_restores(&self, intent: &Intent, restores: &[Rc<RestoreObject>], world: &mut World) {
         world.restores = restores
@@ -226,6 +232,10 @@ impl Sim<'_> {
                 uid: uid(restore.id),
                 name: restore.name.clone(),
                 recovery: restore.recovery,
+                backup: self
+                    .backups
+                    .get(restore.backup)
+                    .map(|backup| self.name_of_backup(backup)),
                 state: if self.is_too_new(restore, intent) {
                     RequestState::Failed("the backup is of a newer etcd".into())
                 } else {
@@ -234,7 +244,7 @@ impl Sim<'_> {
             })
             .collect();
         let point = |backup: &Backup| BackupPoint {
-            name: "nightly".into(),
+            name: self.name_of_backup(backup),
             revision: 0,
             taken: stamp(backup.taken),
             place: stateward_api::agent::Place::default(),

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use stateward_api::conditions::{is_true, types};
 use stateward_api::{EtcdBackup, EtcdCluster, names};
+use stateward_core::conditions::{is_true, types};
 use stateward_etcd::Timeouts;
 use stateward_etcd::messages::RangeRequest;
 
@@ -94,6 +94,12 @@ impl Shown {
         }
     }
 
+    /// What clients in the cluster's network call it.
+    fn service_name(&self) -> String {
+        let namespace = self.clusters.namespace().unwrap_or("default");
+        format!("{}.{namespace}.svc", names::client_service(&self.name))
+    }
+
     async fn endpoint(&self) -> Result<SocketAddr> {
         let service = self.services.get(&names::client_service(&self.name)).await?;
         let address = service
@@ -133,9 +139,10 @@ async fn live(ground: &Ground, cluster: EtcdCluster) -> Result<()> {
     println!("  export KUBECONFIG={}", ground.kubeconfig().display());
     println!("  kubectl get etcd,pods");
     println!(
-        "  {} --endpoints={} put hello world\n",
-        ground.etcdctl(),
-        shown.endpoint().await?
+        "  {} local exec --folder {} -- etcdctl --endpoints={}:2379 put hello world\n",
+        std::env::current_exe()?.display(),
+        ground.folder().display(),
+        shown.service_name()
     );
     println!(
         "Try: kubectl scale etcd/{} --replicas=5, or delete a pod. The operator's log: {}",

@@ -11,7 +11,7 @@ mod status;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 /// Runs stateful systems on Kubernetes the way a careful human operator would.
@@ -42,15 +42,28 @@ enum Verb {
     Manifests(manifests::Options),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match run(Cli::parse().verb).await {
+fn main() -> ExitCode {
+    match start(Cli::parse().verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("stateward: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn start(verb: Verb) -> Result<()> {
+    let runs_pods = match &verb {
+        Verb::Local(verb) => verb.runs_pods(),
+        Verb::Demo(_) => true,
+        _ => false,
+    };
+    if runs_pods {
+        // Before there are threads.
+        embedded_kube::enter_network()?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("cannot start")?.block_on(run(verb))
 }
 
 async fn run(verb: Verb) -> Result<()> {

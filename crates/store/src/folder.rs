@@ -168,7 +168,7 @@ impl Written {
 #[cfg(test)]
 mod tests {
     use futures::TryStreamExt;
-    use stateward_api::store::{FileStore, StoreBlocks};
+    use stateward_core::store::{FileStore, StoreBlocks};
     use tokio_util::sync::CancellationToken;
 
     use super::*;

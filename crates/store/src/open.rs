@@ -9,7 +9,7 @@ use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::local::LocalFileSystem;
 use object_store::{BackoffConfig, RetryConfig, StaticCredentialProvider};
-use stateward_api::store::{
+use stateward_core::store::{
     AbsStore, FileStore, GcsStore, OssStore, S3Store, Store as Block, StoreBlocks, token_message,
 };
 

@@ -1,6 +1,7 @@
 //! The embedded environment: an embedded Kubernetes in this process, with the operator as a user with exactly the
 //! permissions of `deploy/install.yaml`.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,6 @@ use anyhow::{Context, Result};
 use embedded_kube::{Cluster, ImageSource};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::discovery;
 use kube::{Api, ResourceExt};
@@ -61,7 +61,7 @@ impl Embedded {
             .context("cannot start the embedded Kubernetes")?;
         let kubeconfig = tempfile::NamedTempFile::new()?;
         std::fs::write(kubeconfig.path(), cluster.kubeconfig_yaml())?;
-        let operators = InProcess::new(cluster.client_as(USER, GROUPS));
+        let operators = InProcess::new(cluster.client_as(USER, GROUPS), Some(cluster.guest().await?));
         let environment = Self {
             kubeconfig,
             cluster,
@@ -124,8 +124,7 @@ impl Environment for Embedded {
     fn lacks(&self, need: Need) -> Option<&'static str> {
         let minors = |minor| self.versions.iter().any(|version| version.minor() == minor);
         match need {
-            Need::Nodes | Need::Meter => None,
-            Need::Cuts => Some("its pods share the machine's network stack, where nothing stands between two of them"),
+            Need::Nodes | Need::Meter | Need::Cuts => None,
             Need::AllVersions if (2..=7).all(minors) => None,
             Need::AllVersions => Some("not every etcd from 3.2 to 3.7 is available: without Go, only Debian's are"),
             Need::Kubectl if crate::tool::is_there("kubectl") => None,
@@ -162,15 +161,18 @@ impl Environment for Embedded {
                 }
                 Fault::StopNode(node) => faults.stop_node(node).await?,
                 Fault::StartNode(node) => faults.start_node(node).await?,
-                Fault::Cut(..) | Fault::StopApi | Fault::StartApi => anyhow::bail!("not possible here"),
+                Fault::Cut(namespace, one, other) => {
+                    let (one, other) = (faults.address(namespace, one)?, faults.address(namespace, other)?);
+                    faults.cut(one, other).await?;
+                }
+                Fault::StopApi | Fault::StartApi => anyhow::bail!("not possible here"),
                 Fault::CutOperator(namespace, pod) => {
-                    let pods: Api<Pod> = Api::namespaced(self.client(), namespace);
-                    let address = pods.get(pod).await?.status.and_then(|status| status.pod_ip);
-                    self.operators.reach.cut(address.context("it has no address")?.parse()?);
+                    let operator = self.operators.address().context("the operator has no address")?;
+                    faults.cut(operator, faults.address(namespace, pod)?).await?;
                 }
                 Fault::CutNode(node) => faults.cut_node(node).await?,
                 Fault::Heal => {
-                    self.operators.reach.heal();
+                    faults.heal().await?;
                     faults.reconnect_nodes().await?;
                 }
             }
@@ -202,6 +204,10 @@ impl Environment for Embedded {
 
     fn kubeconfig(&self) -> std::path::PathBuf {
         self.kubeconfig.path().to_owned()
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        Some(self.cluster.gateway().into())
     }
 
     fn meter(&self) -> Option<Arc<Meter>> {

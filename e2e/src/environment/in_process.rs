@@ -1,10 +1,12 @@
 //! Operators that run in the suite's own process, with the shipped service account and its permissions. Every request
 //! can be counted, and the operator can be stopped after any of them.
 
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stateward_operator::{Config, Election, Reach};
+use embedded_kube::Guest;
+use stateward_operator::{Config, Election};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -21,19 +23,26 @@ pub(crate) enum Which {
 pub(crate) struct InProcess {
     client: kube::Client,
     pub(crate) meter: Arc<Meter>,
-    pub(crate) reach: Reach,
+    /// An address of their own in the cluster's network.
+    guest: Option<Guest>,
     running: Mutex<[Option<JoinHandle<()>>; 2]>,
 }
 
 impl InProcess {
-    /// `client` has the identity of the shipped operator. No operator runs yet.
-    pub(crate) fn new(client: kube::Client) -> Self {
+    /// `client` has the identity of the shipped operator. No operator runs yet. Without a guest,
+    /// operators run in the suite's own network.
+    pub(crate) fn new(client: kube::Client, guest: Option<Guest>) -> Self {
         Self {
             client,
             meter: Arc::default(),
-            reach: Reach::default(),
+            guest,
             running: Mutex::default(),
         }
+    }
+
+    /// The operators' own address, if they have one.
+    pub(crate) fn address(&self) -> Option<Ipv4Addr> {
+        self.guest.as_ref().map(Guest::address)
     }
 
     /// Starts an operator unless it is running.
@@ -66,13 +75,16 @@ impl InProcess {
         let config = Config {
             manage_crds: false, // they come with the manifests
             election: Some(election),
-            reach: self.reach.clone(),
             ..Config::default()
         };
-        tokio::spawn(async move {
+        let running = async move {
             if let Err(error) = stateward_operator::run(config, client, CancellationToken::new()).await {
                 tracing::error!("the operator ended: {error:#}");
             }
-        })
+        };
+        match &self.guest {
+            Some(guest) => guest.spawn(running),
+            None => tokio::spawn(running),
+        }
     }
 }

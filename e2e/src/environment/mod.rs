@@ -31,6 +31,10 @@ pub(crate) trait Environment: Send + Sync {
     fn operator_in_process(&self, _in_process: bool) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
+    /// The address at which pods reach this process and the processes that it starts, if they can.
+    fn address(&self) -> Option<std::net::IpAddr> {
+        None
+    }
     /// The operator's request counts, while it runs in this process.
     fn meter(&self) -> Option<std::sync::Arc<crate::meter::Meter>> {
         None

@@ -251,7 +251,7 @@ impl Environment for Real {
                 Ok(self.operator_pods().await?.is_empty().then_some(()))
             })
             .await?;
-            let operators = Arc::new(InProcess::new(self.as_operator().await?));
+            let operators = Arc::new(InProcess::new(self.as_operator().await?, None));
             operators.start(Which::First);
             *self.operators.lock().expect("no panic while held") = Some(operators);
             Ok(())

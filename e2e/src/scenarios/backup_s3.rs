@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use futures::{StreamExt, TryStreamExt};
 use serde_json::{Value, json};
-use stateward_api::conditions::{self, types};
+use stateward_core::conditions::{self, types};
 use stateward_etcd::messages::RangeRequest;
 
 use super::backup::{create, status, succeeded};

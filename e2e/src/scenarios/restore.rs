@@ -8,8 +8,8 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use stateward_api::EtcdRestore;
-use stateward_api::conditions::{self, types};
 use stateward_api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
+use stateward_core::conditions::{self, types};
 
 use super::backup;
 use crate::environment::Fault;

@@ -7,7 +7,7 @@ use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
 /// The crates that plan.
-const PURE: [&str; 2] = ["stateward-api", "stateward-plan"];
+const PURE: [&str; 3] = ["stateward-core", "stateward-api", "stateward-plan"];
 
 /// What these crates must not link with.
 const IMPURE: [&str; 8] = [

@@ -14,7 +14,7 @@ use stateward_api::agent::{
     BackedUp, BackupTask, Failure, InspectTask, Inspected, Outcome, Place, RestoreTask, Retention, Task,
 };
 use stateward_api::etcd_backup::Compression;
-use stateward_api::store::{FileStore, StoreBlocks};
+use stateward_core::store::{FileStore, StoreBlocks};
 use stateward_etcd::Client;
 use stateward_etcd::messages::RangeRequest;
 

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::etcd_backup::ObjectName;
-use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default};
+use stateward_core::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default};
 
 /// Defragmentation, database quota and compaction of history.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -65,7 +65,7 @@ pub struct AutoCompaction {
 
 /// How compaction counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum AutoCompactionMode {
     /// By time.
     #[default]
@@ -105,7 +105,7 @@ pub struct Recovery {
 
 /// What may be done when most members have lost their data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum OnQuorumLoss {
     /// Say so and touch nothing.
     #[default]
@@ -147,7 +147,7 @@ pub struct UpdateStrategy {
 
 /// When running pods are replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum UpdateStrategyType {
     /// One member after another, the leader last.
     #[default]
@@ -187,7 +187,7 @@ pub struct ServicePolicy {
 
 /// The type of the service for clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum ServiceType {
     /// Reached from within Kubernetes.
     #[default]
@@ -223,7 +223,7 @@ pub struct Metrics {
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum MetricsMode {
     /// The usual.
     #[default]

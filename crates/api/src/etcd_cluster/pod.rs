@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default};
+use stateward_core::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default};
 
 /// How members' pods look.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -11,7 +11,7 @@ use super::{
     EtcdClusterStatus, Maintenance, Metrics, PodPolicy, Recovery, ServicePolicy, Storage, TlsPolicy, UpdateStrategy,
 };
 use crate::etcd_backup::BackupPlan;
-use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default};
+use stateward_core::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default};
 
 /// The etcd cluster that is wanted.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -157,7 +157,7 @@ pub struct EtcdClusterSpec {
 
 /// How a new cluster is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum Bootstrap {
     /// One member first, which the others join.
     #[default]

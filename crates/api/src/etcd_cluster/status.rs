@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Bootstrap, OnQuorumLoss};
-use crate::conditions::Condition;
 use crate::etcd_restore::{ClaimRecord, RestorePhase, RestoreSource};
-use crate::lenient::{empty_as_default, empty_as_none, is_default, null_as_default, time_or_none};
+use stateward_core::conditions::Condition;
+use stateward_core::lenient::{empty_as_default, empty_as_none, is_default, null_as_default, time_or_none};
 
 /// What is known of the cluster, and what is being done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -118,7 +118,7 @@ pub struct EtcdClusterStatus {
 
 /// The phase of a cluster, as the old API had it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum Phase {
     /// Being created.
     Creating,
@@ -188,7 +188,7 @@ pub struct MemberStatus {
 
 /// The role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum MemberRole {
     /// Leads.
     Leader,
@@ -200,7 +200,7 @@ pub enum MemberRole {
 
 /// How a member is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum MemberHealth {
     /// It answers, and knows a leader.
     Healthy,
@@ -247,7 +247,7 @@ pub struct BootstrapRecord {
 
 /// How far a start is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum BootstrapPhase {
     /// Decided; the first members are being made and have never served.
     #[default]
@@ -318,7 +318,7 @@ pub struct OldClaims {
 
 /// How far a recovery is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum RecoveryPhase {
     /// Quorum is lost; nothing has been touched.
     #[default]
@@ -418,7 +418,7 @@ pub struct DefragmentationRecord {
 
 /// What etcd 3.4 and before left in the members' logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum OldLog {
     /// It may be there, until the way to 3.6 begins.
     Held,

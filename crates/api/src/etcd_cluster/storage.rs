@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::EtcdCluster;
-use crate::lenient::{empty_as_none, is_default, null_as_default};
+use stateward_core::lenient::{empty_as_none, is_default, null_as_default};
 
 /// Size of a member's claim when nothing is said.
 const DEFAULT_SIZE: &str = "1Gi";
@@ -39,7 +39,7 @@ pub struct Storage {
 
 /// Where ephemeral data is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum Medium {
     /// In a folder of the node.
     #[default]
@@ -50,7 +50,7 @@ pub enum Medium {
 
 /// What becomes of claims when their EtcdCluster is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = crate::crds::undescribed)]
+#[schemars(transform = stateward_core::undescribed)]
 pub enum Retain {
     /// They go with it.
     #[default]

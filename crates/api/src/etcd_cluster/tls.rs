@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default};
+use stateward_core::lenient::{empty_as_none, empty_object_as_none, is_default, null_as_default};
 
 /// Where certificates come from: one of static, auto, certManager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

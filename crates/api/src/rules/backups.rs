@@ -1,7 +1,7 @@
 //! What EtcdBackup and EtcdRestore refuse, and what holds for stores and backups wherever they are.
 
 use super::{CRON_MESSAGE, Rule, cron, rule};
-use crate::store::token_message;
+use stateward_core::store::token_message;
 
 pub(super) const BLOCKS: [(&str, &str); 5] = [
     ("s3", "S3"),

@@ -79,8 +79,8 @@ pub(crate) async fn bootstrap(server: &Arc<Server>) -> Result<()> {
 /// The service `kubernetes`, through which pods reach the API server; its address may differ from that of the last run.
 async fn kubernetes_service(server: &Arc<Server>) -> Result<()> {
     let network = &server.network;
-    let address = network.api_service().to_string();
-    let port = network.service_port();
+    let address = network.range().api_service().to_string();
+    let port = super::network::API_PORT;
     let metadata = json!({
         "name": "kubernetes", "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"},
     });

@@ -358,8 +358,7 @@ impl Directory {
         }
     }
 
-    /// The names of an address. Connections between pods all come from 127.0.0.1, since the machine has one network
-    /// stack: a server that asks who that is (etcd does, to check a peer's certificate) hears the names of all pods.
+    /// The names of an address.
     pub(crate) fn reverse(&self, address: Ipv4Addr) -> Vec<String> {
         let state = self.state();
         let mut names = Vec::new();
@@ -370,34 +369,16 @@ impl Directory {
         }
         for pod in state.pods.values() {
             if let (Some(ip), Some(host), Some(subdomain)) = (pod.address, &pod.hostname, &pod.subdomain)
-                && (ip == address || address == Ipv4Addr::LOCALHOST)
+                && ip == address
             {
                 names.push(format!("{host}.{subdomain}.{}.svc.{DOMAIN}", pod.namespace));
             }
         }
         names.sort();
         if address == Ipv4Addr::LOCALHOST {
-            names.insert(0, "localhost".to_string());
+            names.push("localhost".to_string());
         }
         names
-    }
-
-    /// Every address with its names (`<name>.<namespace>.svc`), for hosts files.
-    pub(crate) fn names(&self) -> Vec<(Ipv4Addr, String, String)> {
-        let state = self.state();
-        let mut lines = Vec::new();
-        for service in state.services.values() {
-            if let Some(address) = service.address {
-                lines.push((address, service.name.clone(), service.namespace.clone()));
-                continue;
-            }
-            for endpoint in published(&state, service) {
-                let name = format!("{}.{}", endpoint.label(), service.name);
-                lines.push((endpoint.address, name, service.namespace.clone()));
-                lines.push((endpoint.address, service.name.clone(), service.namespace.clone()));
-            }
-        }
-        lines
     }
 }
 

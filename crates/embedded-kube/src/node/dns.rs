@@ -1,4 +1,4 @@
-//! The name server of the pods, on port 53 of a loopback address, over UDP and TCP. Answers from the [`Directory`] and
+//! The name server of the pods, on port 53 of an address of the cluster's network, over UDP and TCP. Answers from the [`Directory`] and
 //! forwards nothing: an unknown name is refused at once.
 
 use std::io;
@@ -18,15 +18,15 @@ use super::directory::{Directory, Meaning};
 const SMALLEST_DATAGRAM: u16 = 512;
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Starts the server. It fails where the port may not be bound; pods then get their names from hosts files.
+/// Starts the server.
 pub(crate) async fn serve(
     address: Ipv4Addr,
     port: u16,
     directory: Arc<Directory>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let udp = Arc::new(UdpSocket::bind((address, port)).await?);
-    let tcp = TcpListener::bind((address, port)).await?;
+    let (udp, tcp) = bind((address, port)).await?;
+    let udp = Arc::new(udp);
     tokio::spawn({
         let (directory, stop) = (directory.clone(), stop.clone());
         async move {
@@ -48,6 +48,19 @@ pub(crate) async fn serve(
         }
     });
     Ok(())
+}
+
+/// A former server at this address may be about to end.
+async fn bind(at: (Ipv4Addr, u16)) -> io::Result<(UdpSocket, TcpListener)> {
+    let mut left = 100;
+    loop {
+        let bound = async { Ok((UdpSocket::bind(at).await?, TcpListener::bind(at).await?)) };
+        match bound.await {
+            Err(error) if io::Error::kind(&error) == io::ErrorKind::AddrInUse && left > 0 => left -= 1,
+            result => return result,
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 async fn serve_udp(socket: &UdpSocket, directory: &Directory) {
@@ -188,8 +201,8 @@ mod tests {
             ("ETCD.db.svc.cluster.local.", RecordType::A, 2),
             ("etcd.db.svc.cluster.local.", RecordType::AAAA, 0),
             ("_peer._tcp.etcd.db.svc.cluster.local.", RecordType::SRV, 2),
-            ("2.128.7.127.in-addr.arpa.", RecordType::PTR, 1),
-            ("1.0.0.127.in-addr.arpa.", RecordType::PTR, 3),
+            ("2.128.7.10.in-addr.arpa.", RecordType::PTR, 1),
+            ("1.0.0.127.in-addr.arpa.", RecordType::PTR, 1),
         ];
         for (name, kind, count) in cases {
             let response = ask(&directory, name, kind);
@@ -212,7 +225,7 @@ mod tests {
             let pod = serde_json::json!({
                 "metadata": {"name": "x", "namespace": "db", "uid": format!("u{number}"), "labels": {"app": "etcd"}},
                 "spec": {"hostname": format!("etcd-{number}"), "subdomain": "etcd", "containers": []},
-                "status": {"podIP": format!("127.7.128.{number}")}});
+                "status": {"podIP": format!("10.7.128.{number}")}});
             directory.pod(&serde_json::from_value(pod).unwrap());
         }
         let stop = CancellationToken::new();

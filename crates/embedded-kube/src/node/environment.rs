@@ -8,7 +8,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
 use super::directory::ServiceEntry;
-use super::network::localize;
 use super::sources::Sources;
 
 /// What the node knows of a pod besides the object.
@@ -97,7 +96,7 @@ pub(crate) fn variables(
                 Some(value) => value,
                 None => continue,
             },
-            (Some(value), None) => localize(&expand(value, &known), facts.pod_ip),
+            (Some(value), None) => expand(value, &known),
             (None, None) => String::new(),
         };
         known.insert(variable.name.clone(), value);
@@ -290,13 +289,12 @@ pub(crate) fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
     result
 }
 
-/// What runs: the container's command and arguments over the image's, expanded and made the pod's own.
+/// What runs: the container's command and arguments over the image's, expanded.
 pub(crate) fn command_line(
     container: &Container,
     entrypoint: &[String],
     cmd: &[String],
     variables: &[(String, String)],
-    pod_ip: Ipv4Addr,
 ) -> Vec<String> {
     let command = container.command.clone().filter(|command| !command.is_empty());
     let args = container.args.clone().filter(|args| !args.is_empty());
@@ -304,7 +302,7 @@ pub(crate) fn command_line(
     let args = args.unwrap_or_else(|| if command.is_some() { Vec::new() } else { cmd.to_vec() });
     let known: BTreeMap<String, String> = variables.iter().cloned().collect();
     let words = command.unwrap_or_else(|| entrypoint.to_vec()).into_iter().chain(args);
-    words.map(|word| localize(&expand(&word, &known), pod_ip)).collect()
+    words.map(|word| expand(&word, &known)).collect()
 }
 
 /// The variables that tell of services: host and port of each, and the older link form.
@@ -333,7 +331,6 @@ fn service_variables(services: &[ServiceEntry], links: bool, api: Option<SocketA
             known.insert(link, url(&port.protocol, port.port));
         }
     }
-    // Straight to the API server, not through the service address: that has a port an ordinary user may not serve.
     if let Some(api) = api {
         known.insert("KUBERNETES_SERVICE_HOST".to_string(), api.ip().to_string());
         known.insert("KUBERNETES_SERVICE_PORT".to_string(), api.port().to_string());
@@ -350,10 +347,10 @@ mod tests {
 
     fn facts() -> Facts {
         Facts {
-            pod_ip: Ipv4Addr::new(127, 7, 128, 1),
+            pod_ip: Ipv4Addr::new(10, 7, 128, 1),
             host_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
             hostname: "web-0".into(),
-            api: Some("127.7.0.2:6443".parse().unwrap()),
+            api: Some("10.7.0.2:6443".parse().unwrap()),
             allocatable: BTreeMap::from([("cpu".to_string(), Quantity("4".into()))]),
         }
     }
@@ -417,25 +414,22 @@ mod tests {
         let get = |name: &str| known.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
         for (name, value) in [
             ("P_x", "1"),
-            ("IP", "127.7.128.1"),
+            ("IP", "10.7.128.1"),
             ("LABEL", "b"),
             ("CPU", "4"),
             ("MEM", "1024"),
-            ("ADDRESS", "http://127.7.128.1:2380"),
+            ("ADDRESS", "http://10.7.128.1:2380"),
             ("KEY", "hi"),
             ("HOSTNAME", "web-0"),
             ("KUBERNETES_SERVICE_PORT", "6443"),
-            ("ETCD_CLIENT_SERVICE_HOST", "127.7.0.20"),
-            ("ETCD_CLIENT_PORT_2379_TCP", "tcp://127.7.0.20:2379"),
+            ("ETCD_CLIENT_SERVICE_HOST", "10.7.128.20"),
+            ("ETCD_CLIENT_PORT_2379_TCP", "tcp://10.7.128.20:2379"),
         ] {
             assert_eq!(get(name), Some(value), "{name}");
         }
         assert_eq!(get("NONE"), None);
-        let line = command_line(container, &["run".into()], &["unused".into()], &known, facts().pod_ip);
-        assert_eq!(
-            line,
-            ["run", "--peers=http://127.7.128.1:2380", "--listen=127.7.128.1:1"]
-        );
+        let line = command_line(container, &["run".into()], &["unused".into()], &known);
+        assert_eq!(line, ["run", "--peers=http://10.7.128.1:2380", "--listen=0.0.0.0:1"]);
 
         sources.secrets.clear();
         let error = variables(&pod, container, &facts(), &sources, &[]).unwrap_err();

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,18 +16,20 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use nix::sys::signal::Signal;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 
 use super::container::Running;
 use super::kubelet::Kubelet;
 use super::logs::{self, Channel, RunLog};
-use super::network::localize;
 use super::process::Process;
 use super::sandbox;
 use super::terminal::Terminal;
+use crate::network::Namespace;
 use crate::streams::{DuplexStream, ExecOptions, ExecSession, LogOptions, PodRef, PodStreams, StreamError};
+
+/// How long a port-forward waits for the pod's program to take the connection.
+const FORWARD_LIMIT: Duration = Duration::from_secs(10);
 
 /// The streams of all pods.
 pub(crate) struct Streams(pub(crate) Arc<Kubelet>);
@@ -37,11 +39,6 @@ impl Streams {
         self.0
             .pod(&pod.uid)
             .ok_or_else(|| StreamError::PodNotFound(pod.name.clone()))
-    }
-
-    fn address(&self, pod: &PodRef) -> Result<Ipv4Addr, StreamError> {
-        let address = self.0.machine.addresses.of(&pod.uid);
-        address.ok_or_else(|| StreamError::Internal("the pod has no address yet".to_string()))
     }
 
     fn running(&self, pod: &PodRef, container: Option<&str>) -> Result<Running, StreamError> {
@@ -109,22 +106,25 @@ impl Streams {
         let running = self.running(pod, options.container.as_deref())?;
         let init = running.process.ready_sandbox().await;
         let init = init.ok_or_else(|| StreamError::Internal("the container is not running".to_string()))?;
-        let address = self.address(pod)?;
-        let words: Vec<String> = options.command.iter().map(|word| localize(word, address)).collect();
-        if words.is_empty() {
+        if options.command.is_empty() {
             return Err(StreamError::BadRequest(
                 "you must specify at least one command for the container".to_string(),
             ));
         }
-        let command = sandbox::enter(init, running.user_namespace, &running.env, &words);
+        let command = sandbox::enter(init, running.user_namespace, &running.env, &options.command);
         if options.tty {
-            self.with_terminal(command, options).await
+            self.with_terminal(command, &running.namespace, options).await
         } else {
-            self.with_pipes(command, options).await
+            self.with_pipes(command, &running.namespace, options).await
         }
     }
 
-    async fn with_pipes(&self, mut command: Command, options: &ExecOptions) -> Result<ExecSession, StreamError> {
+    async fn with_pipes(
+        &self,
+        mut command: Command,
+        namespace: &Namespace,
+        options: &ExecOptions,
+    ) -> Result<ExecSession, StreamError> {
         let output = |wanted: bool| -> io::Result<(Stdio, Option<Box<dyn tokio::io::AsyncRead + Send + Unpin>>)> {
             if !wanted {
                 return Ok((Stdio::null(), None));
@@ -143,7 +143,7 @@ impl Streams {
             command.stdin(reader);
             stdin = Some(Box::new(pipe::Sender::from_owned_fd(writer)?));
         }
-        let process = self.0.machine.spawner.spawn_helper(command).await?;
+        let process = self.0.machine.spawner.spawn_helper(command, namespace).await?;
         Ok(ExecSession {
             stdin,
             stdout,
@@ -153,7 +153,12 @@ impl Streams {
         })
     }
 
-    async fn with_terminal(&self, inner: Command, options: &ExecOptions) -> Result<ExecSession, StreamError> {
+    async fn with_terminal(
+        &self,
+        inner: Command,
+        namespace: &Namespace,
+        options: &ExecOptions,
+    ) -> Result<ExecSession, StreamError> {
         let (terminal, theirs) = Terminal::open()?;
         // A session of its own, with this terminal as the controlling one, so that Ctrl-C reaches the program.
         let mut command = sandbox::tool("setsid");
@@ -170,7 +175,7 @@ impl Streams {
             .stdin(theirs.try_clone()?)
             .stdout(theirs.try_clone()?)
             .stderr(theirs);
-        let process = self.0.machine.spawner.spawn_helper(command).await?;
+        let process = self.0.machine.spawner.spawn_helper(command, namespace).await?;
         let (resize, mut sizes) = mpsc::channel(4);
         let Terminal { output, input, window } = terminal;
         tokio::spawn(async move {
@@ -302,10 +307,19 @@ impl PodStreams for Streams {
 
     fn port_forward(&self, pod: PodRef, port: u16) -> BoxFuture<'_, Result<Box<dyn DuplexStream>, StreamError>> {
         async move {
-            let address = self.address(&pod)?;
-            let connected = TcpStream::connect((address, port)).await;
-            let stream =
-                connected.map_err(|error| StreamError::Internal(format!("dial tcp {address}:{port}: {error}")))?;
+            let running = self.0.running(&pod.uid).and_then(|all| all.all().into_iter().next());
+            let running = running.ok_or_else(|| StreamError::Internal("no container of the pod runs".to_string()))?;
+            // As the real one: what listens on the pod's loopback address only is reached, too.
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let connecting = tokio::task::spawn_blocking(move || {
+                running
+                    .namespace
+                    .run(move || TcpStream::connect_timeout(&address, FORWARD_LIMIT))
+            });
+            let connected = connecting.await.map_err(io::Error::other)?;
+            let stream = connected.map_err(|error| StreamError::Internal(format!("dial tcp {address}: {error}")))?;
+            stream.set_nonblocking(true)?;
+            let stream = tokio::net::TcpStream::from_std(stream)?;
             Ok(Box::new(stream) as Box<dyn DuplexStream>)
         }
         .boxed()

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,9 +36,9 @@ pub enum FaultError {
     /// No file of the volume has a name like this.
     #[error("no file of the volume matches {0}")]
     NoFile(String),
-    /// Files could not be changed; some may have been.
-    #[error("changing the volume's files: {0}")]
-    Files(#[from] io::Error),
+    /// Files or rules could not be changed; some files may have been.
+    #[error("cannot do it on this machine: {0}")]
+    Machine(#[from] io::Error),
     /// The API server refused.
     #[error("{0}")]
     Api(String),
@@ -105,6 +106,23 @@ impl Faults {
             running.process.signal_all(Signal::SIGCONT).await;
         }
         Ok(())
+    }
+
+    /// Lets nothing pass between two addresses of the cluster's network, until [`Faults::heal`].
+    pub async fn cut(&self, one: Ipv4Addr, other: Ipv4Addr) -> Result<(), FaultError> {
+        Ok(self.kubelet.machine.filter.cut(one, other).await?)
+    }
+
+    /// Undoes all cuts between addresses.
+    pub async fn heal(&self) -> Result<(), FaultError> {
+        Ok(self.kubelet.machine.filter.heal().await?)
+    }
+
+    /// A pod's address.
+    pub fn address(&self, namespace: &str, pod: &str) -> Result<Ipv4Addr, FaultError> {
+        let object = self.kubelet.pod_named(namespace, pod);
+        let address = object.and_then(|object| self.kubelet.machine.addresses.of(&object.uid()?));
+        address.ok_or_else(|| FaultError::NoPod(namespace.to_string(), pod.to_string()))
     }
 
     async fn folder(&self, namespace: &str, claim: &str) -> Result<PathBuf, FaultError> {

@@ -17,6 +17,7 @@ use super::machine::Machine;
 use super::node_object::{self, NodeSpec};
 use super::pod_worker::Worker;
 use super::sources::Kind;
+use crate::network::Place;
 
 struct WorkerHandle {
     pod: watch::Sender<Arc<Pod>>,
@@ -199,6 +200,9 @@ impl Kubelet {
 
     /// Takes a node's power away: its processes end at once, and the API hears nothing of it.
     pub(crate) async fn stop_node(&self, name: &str) {
+        if !self.machine.is_shutting_down() {
+            self.unplug(name).await;
+        }
         let workers: Vec<watch::Receiver<bool>> = {
             let mut state = self.state();
             let Some(power) = state.nodes.get_mut(name).and_then(|node| node.power.take()) else {
@@ -215,6 +219,20 @@ impl Kubelet {
         for mut ended in workers {
             let _ = ended.wait_for(|ended| *ended).await;
         }
+    }
+
+    /// Nobody hears of the pods of a node any more, not even that their connections end.
+    async fn unplug(&self, name: &str) {
+        let places: Vec<Place> = {
+            let state = self.state();
+            let workers = state.workers.values().filter(|worker| worker.node == name);
+            workers
+                .filter_map(|worker| worker.running.place.get().cloned())
+                .collect()
+        };
+        let plane = self.machine.plane.clone();
+        let unplugging = tokio::task::spawn_blocking(move || places.iter().for_each(|place| plane.disconnect(place)));
+        let _ = unplugging.await;
     }
 
     /// Ends all pods' processes, first asking them to, and waits until they are gone. The API hears nothing of it.

@@ -12,12 +12,13 @@ use std::time::Duration;
 use kube::Client;
 use tokio::sync::{broadcast, watch};
 
+use super::addresses::Addresses;
 use super::directory::{DOMAIN, Directory};
 use super::events::Recorder;
 use super::images::Images;
-use super::network::{Addresses, Network};
 use super::process::Spawner;
 use super::sources::Kind;
+use crate::network::{Filter, Plane};
 
 /// A ConfigMap or Secret that changed: kind, namespace, name.
 pub(crate) type ConfigChange = (Kind, String, String);
@@ -29,7 +30,9 @@ pub(crate) struct Machine {
     pub(crate) images: Arc<Images>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) addresses: Addresses,
-    pub(crate) network: Network,
+    pub(crate) plane: Arc<Plane>,
+    /// The packet filter rules.
+    pub(crate) filter: Arc<Filter>,
     pub(crate) events: Recorder,
     /// Where pods' folders are.
     pub(crate) folder: PathBuf,
@@ -38,8 +41,6 @@ pub(crate) struct Machine {
     pub(crate) api: Option<SocketAddr>,
     /// The wait after the second crash in a row; it doubles with every further one.
     pub(crate) back_off: Duration,
-    /// Whether names come from the name server; else from hosts files.
-    pub(crate) dns: bool,
     pub(crate) config_changes: broadcast::Sender<ConfigChange>,
     /// Nodes that are cut off from the API server.
     pub(crate) cut_off: watch::Sender<BTreeSet<String>>,
@@ -74,7 +75,7 @@ impl Machine {
         }
         let resolv = format!(
             "nameserver {}\nsearch {ns}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}\noptions ndots:5\n",
-            self.network.dns(),
+            self.plane.range().dns(),
             ns = pod.namespace,
         );
         fs::write(folder.join("passwd"), passwd)?;
@@ -85,23 +86,7 @@ impl Machine {
             folder.join("nsswitch.conf"),
             "passwd: files\ngroup: files\nhosts: files dns\n",
         )?;
-        self.write_hosts(folder, pod)
-    }
-
-    /// Writes a pod's hosts file, in place: it is mounted into running containers.
-    pub(crate) fn write_hosts(&self, folder: &Path, pod: &PodNames) -> io::Result<()> {
-        let path = folder.join("hosts");
-        let text = hosts(pod, (!self.dns).then_some(&self.directory));
-        if fs::read_to_string(&path).is_ok_and(|present| present == text) {
-            return Ok(());
-        }
-        let mut file = fs::OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(false)
-            .open(path)?;
-        io::Write::write_all(&mut file, text.as_bytes())?;
-        file.set_len(text.len() as u64)
+        fs::write(folder.join("hosts"), hosts(pod))
     }
 }
 
@@ -116,32 +101,18 @@ pub(crate) struct PodNames {
     pub(crate) aliases: Vec<(String, Vec<String>)>,
 }
 
-/// The text of a hosts file. `localhost` is the pod itself, since the machine's loopback address is everybody's. Without a
-/// name server all names are here; then 127.0.0.1 has them all too, as the name server would say, because every connection
-/// between pods comes from there and servers ask whose address it is.
-fn hosts(pod: &PodNames, names: Option<&Arc<Directory>>) -> String {
-    let mut text = format!("# Managed by the node.\n{}\t", pod.address);
+/// The text of a hosts file: the pod itself. All other names come from the name server.
+fn hosts(pod: &PodNames) -> String {
+    let mut text =
+        "# Managed by the node.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_string();
+    text.push_str(&format!("{}\t", pod.address));
     if let Some(subdomain) = &pod.subdomain {
         text.push_str(&format!("{}.{subdomain}.{}.svc.{DOMAIN} ", pod.hostname, pod.namespace));
     }
-    text.push_str(&format!("{} localhost\n", pod.hostname));
+    text.push_str(&format!("{}\n", pod.hostname));
     for (address, names) in &pod.aliases {
         text.push_str(&format!("{address}\t{}\n", names.join(" ")));
     }
-    let Some(directory) = names else { return text };
-    for (address, name, namespace) in directory.names() {
-        text.push_str(&format!(
-            "{address}\t{name}.{namespace}.svc.{DOMAIN} {name}.{namespace}.svc {name}.{namespace}"
-        ));
-        if namespace == pod.namespace {
-            text.push_str(&format!(" {name}"));
-        }
-        text.push('\n');
-    }
-    text.push_str(&format!(
-        "127.0.0.1\t{}\n",
-        directory.reverse(std::net::Ipv4Addr::LOCALHOST).join(" ")
-    ));
     text
 }
 
@@ -150,31 +121,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_files_name_everything_where_there_is_no_name_server() {
-        let directory = Arc::new(crate::node::directory::tests::sample());
+    fn hosts_files_name_the_pod_itself() {
         let pod = PodNames {
             namespace: "db".into(),
             hostname: "etcd-1".into(),
             subdomain: Some("etcd".into()),
-            address: [127, 7, 64, 1].into(),
+            address: [10, 7, 64, 1].into(),
             aliases: vec![("127.0.0.9".into(), vec!["x".into(), "y".into()])],
         };
-        let short = hosts(&pod, None);
-        assert!(
-            short.contains("127.7.64.1\tetcd-1.etcd.db.svc.cluster.local etcd-1 localhost\n"),
-            "{short}"
-        );
-        assert!(
-            short.contains("127.0.0.9\tx y\n") && !short.contains("127.0.0.1\t"),
-            "{short}"
-        );
-        let all = hosts(&pod, Some(&directory));
-        assert!(
-            all.contains(
-                "127.7.0.20\tetcd-client.db.svc.cluster.local etcd-client.db.svc etcd-client.db etcd-client\n"
-            )
-        );
-        assert!(all.contains("127.7.128.2\tetcd-2.etcd.db.svc.cluster.local "));
-        assert!(all.contains("127.0.0.1\tlocalhost etcd-1.etcd.db.svc.cluster.local etcd-2.etcd.db.svc.cluster.local"));
+        let text = hosts(&pod);
+        for line in [
+            "127.0.0.1\tlocalhost",
+            "10.7.64.1\tetcd-1.etcd.db.svc.cluster.local etcd-1",
+            "127.0.0.9\tx y",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line} in {text}");
+        }
     }
 }

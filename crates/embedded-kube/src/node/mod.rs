@@ -2,11 +2,12 @@
 //!
 //! They speak to the API server through a client like anybody else, and give it [`PodStreams`](crate::streams::PodStreams)
 //! for logs, exec and port-forward. On the machine they touch: their state folder, a folder in `/dev/shm` for volumes in
-//! memory, the loopback addresses of their network, and the processes they start.
+//! memory, the network that they are given, and the processes they start.
 
 #[cfg(test)]
 mod tests;
 
+mod addresses;
 mod container;
 mod directory;
 mod dns;
@@ -18,14 +19,13 @@ mod images;
 mod kubelet;
 mod logs;
 mod machine;
-mod network;
 mod node_object;
 mod pod_state;
 mod pod_worker;
 mod probes;
 mod process;
-mod proxy;
 mod sandbox;
+mod services;
 mod sources;
 mod status;
 mod terminal;
@@ -46,15 +46,19 @@ use tokio_util::sync::CancellationToken;
 pub use faults::{FaultError, Faults};
 pub use images::{Image, ImageSource, Root};
 
+use crate::network::{Filter, Guest, Plane};
 use crate::streams::PodStreams;
+
+pub(crate) use directory::DOMAIN;
+pub(crate) use sandbox::{find as find_program, tool as program};
 
 /// How the nodes of an instance are set up.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Where pods' folders, logs and process records are kept.
     pub(crate) folder: PathBuf,
-    /// The N of the instance's network `127.N.0.0/16`.
-    pub(crate) network: u8,
+    /// The network of the instance.
+    pub(crate) plane: Arc<Plane>,
     /// How many nodes: `node-0`, `node-1`…
     pub(crate) nodes: u8,
     /// Over how many zones they are spread.
@@ -69,10 +73,10 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) fn new(folder: PathBuf, network: u8) -> Self {
+    pub(crate) fn new(folder: PathBuf, plane: Arc<Plane>) -> Self {
         Self {
             folder,
-            network,
+            plane,
             nodes: 3,
             zones: 3,
             images: ImageSource::host_programs(),
@@ -90,6 +94,8 @@ pub(crate) enum NodeError {
     Folder(PathBuf, io::Error),
     #[error("nodes need the program `{0}`: install the package {1}")]
     Program(&'static str, &'static str),
+    #[error("cannot start the name server of the pods: {0}")]
+    Names(io::Error),
     #[error("cannot register the nodes: {0}")]
     Api(#[from] kube::Error),
 }
@@ -116,35 +122,38 @@ impl Nodes {
         let folder = options.folder.canonicalize().map_err(failed)?;
         let memory = memory_folder(&folder);
         let _ = fs::remove_dir_all(&memory);
-        let network = network::Network(options.network);
+        let plane = options.plane.clone();
+        let range = plane.range();
         let directory = Arc::new(directory::Directory::new());
-        let dns = match dns::serve(network.dns(), 53, directory.clone(), stop.clone()).await {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::info!(%error, "port 53 may not be used: pods get their names from hosts files");
-                false
-            }
-        };
-        tokio::spawn(proxy::run(directory.clone(), stop.clone()));
+        let named = dns::serve(range.dns(), 53, directory.clone(), stop.clone()).await;
+        named.map_err(NodeError::Names)?;
+        let filter = Arc::new(Filter::new(plane.clone()));
+        let addresses = (0..options.nodes).map(|number| range.node(number)).collect();
+        tokio::spawn(services::run(
+            directory.clone(),
+            filter.clone(),
+            addresses,
+            stop.clone(),
+        ));
         let machine = Arc::new(machine::Machine {
             spawner: process::Spawner::start(folder.join("processes")).map_err(failed)?,
             images: Arc::new(images::Images::new(&options.images, options.nearest_images)),
             directory,
-            addresses: network::Addresses::new(network),
-            network,
+            addresses: addresses::Addresses::new(range),
+            plane,
+            filter,
             events: events::Recorder::start(client.clone(), stop.clone()),
             client,
             folder,
             memory,
             api: options.api,
             back_off: options.back_off,
-            dns,
             config_changes: broadcast::channel(1024).0,
             cut_off: tokio::sync::watch::Sender::new(std::collections::BTreeSet::new()),
             shutting_down: std::sync::atomic::AtomicBool::new(false),
         });
         let specs = (0..options.nodes)
-            .map(|number| node_object::NodeSpec::new(format!("node-{number}"), number, options.zones, network))
+            .map(|number| node_object::NodeSpec::new(format!("node-{number}"), number, options.zones, range))
             .collect();
         let kubelet = kubelet::Kubelet::new(machine, specs, stop.clone());
         let (seen, listed) = watch::channel(false);
@@ -159,6 +168,17 @@ impl Nodes {
     /// What the API server asks of pods.
     pub(crate) fn streams(&self) -> Arc<dyn PodStreams> {
         Arc::new(exec::Streams(self.kubelet.clone()))
+    }
+
+    /// A place in the network for a part of this process.
+    pub(crate) async fn guest(&self) -> io::Result<Guest> {
+        let machine = &self.kubelet.machine;
+        let name = format!("guest-{}", uuid::Uuid::new_v4());
+        let address = machine.addresses.assign(&name, None);
+        let address = address.ok_or_else(|| io::Error::other("no address is left in this network"))?;
+        let plane = machine.plane.clone();
+        let place = tokio::task::spawn_blocking(move || plane.connect(address));
+        Guest::new(address, place.await.map_err(io::Error::other)??)
     }
 
     pub(crate) fn faults(&self) -> Faults {

@@ -15,8 +15,8 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::network::Network;
 use super::pod_worker::NodeFacts;
+use crate::network::Range;
 
 /// Kubernetes' own figures.
 const LEASE_SECONDS: i32 = 40;
@@ -35,7 +35,7 @@ pub(crate) struct NodeSpec {
 }
 
 impl NodeSpec {
-    pub(crate) fn new(name: String, number: u8, zones: u8, network: Network) -> Self {
+    pub(crate) fn new(name: String, number: u8, zones: u8, range: Range) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let memory = memory_kib().unwrap_or(4 * 1024 * 1024);
         let resources = [
@@ -47,7 +47,7 @@ impl NodeSpec {
         Self {
             name,
             zone: format!("zone-{}", char::from(b'a' + number % zones.max(1))),
-            address: Ipv4Addr::new(127, network.0, 1, number + 1),
+            address: range.node(number),
             resources: resources
                 .into_iter()
                 .map(|(name, amount)| (name.to_string(), Quantity(amount)))

@@ -111,7 +111,7 @@ impl Worker {
 
     /// Lives the pod's life. False when the node lost its power: then nothing is recorded.
     async fn live(&self) -> std::io::Result<bool> {
-        let context = Arc::new(self.prepare()?);
+        let context = Arc::new(self.prepare().await?);
         let (main_orders, main_watch) = watch::channel(Order::Run);
         let writer = tokio::spawn({
             let state = context.state.clone();
@@ -187,7 +187,7 @@ impl Worker {
         matches!(*orders.borrow(), Order::End(grace) if grace <= FORCED_GRACE)
     }
 
-    fn prepare(&self) -> std::io::Result<PodContext> {
+    async fn prepare(&self) -> std::io::Result<PodContext> {
         let pod = self.pod();
         let uid = pod.uid().unwrap_or_default();
         let spec = pod.spec.clone().unwrap_or_default();
@@ -197,6 +197,11 @@ impl Worker {
             .and_then(|status| status.pod_ip.as_ref()?.parse().ok());
         let address = self.machine.addresses.assign(&uid, former);
         let address = address.ok_or_else(|| std::io::Error::other("no address is left in this network"))?;
+        let plane = self.machine.plane.clone();
+        let connecting = tokio::task::spawn_blocking(move || plane.connect(address));
+        let place = connecting.await.map_err(std::io::Error::other)??;
+        // Set once: a worker prepares once.
+        let _ = self.running.place.set(place.clone());
         self.machine.directory.pod_address(&uid, address);
         let folder = self.machine.pod_folder(&uid);
         let hostname = spec.hostname.clone().unwrap_or_else(|| pod.name_any());
@@ -235,6 +240,7 @@ impl Worker {
                 api: self.machine.api,
                 allocatable: self.node.allocatable.clone(),
             },
+            place,
             folder,
             volumes,
             running: self.running.clone(),
@@ -496,8 +502,6 @@ fn first_view(pod: &Pod) -> PodView {
 async fn refresh(context: Arc<PodContext>) {
     let mut changes = context.machine.config_changes.subscribe();
     let mut pods = context.pod.clone();
-    let mut names = context.machine.directory.changes();
-    let hosts_file = !context.machine.dns;
     let mut minutes = tokio::time::interval(Duration::from_secs(60));
     minutes.reset();
     loop {
@@ -518,16 +522,6 @@ async fn refresh(context: Arc<PodContext>) {
                 if new.metadata.labels == pod.metadata.labels && new.metadata.annotations == pod.metadata.annotations {
                     continue;
                 }
-            }
-            changed = names.changed(), if hosts_file => {
-                let names = pod_names(&pod, &context.facts.hostname, context.facts.pod_ip);
-                if let Err(error) = context.machine.write_hosts(&context.folder.join("etc"), &names) {
-                    tracing::warn!(%error, "a hosts file could not be written");
-                }
-                if changed.is_err() {
-                    return;
-                }
-                continue;
             }
             _ = minutes.tick(), if mutable => {}
         }

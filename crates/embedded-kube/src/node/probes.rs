@@ -16,9 +16,9 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::network::localize;
 use super::process::{Process, Spawner};
 use super::sandbox;
+use crate::network::Namespace;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,7 @@ pub(crate) struct Target {
     pub(crate) spawner: Spawner,
     pub(crate) process: Process,
     pub(crate) user_namespace: bool,
+    pub(crate) namespace: Namespace,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) pod_ip: Ipv4Addr,
     pub(crate) container: Container,
@@ -245,12 +246,7 @@ pub(crate) async fn hook(handler: &LifecycleHandler, target: &Target) -> Result<
 }
 
 async fn exec(action: &ExecAction, target: &Target) -> Result<(), String> {
-    let words = action
-        .command
-        .iter()
-        .flatten()
-        .map(|word| localize(word, target.pod_ip))
-        .collect::<Vec<_>>();
+    let words: Vec<String> = action.command.iter().flatten().cloned().collect();
     let init = target
         .process
         .ready_sandbox()
@@ -262,7 +258,7 @@ async fn exec(action: &ExecAction, target: &Target) -> Result<(), String> {
     command.stdin(std::process::Stdio::null()).stdout(writer).stderr(second);
     let process = target
         .spawner
-        .spawn_helper(command)
+        .spawn_helper(command, &target.namespace)
         .await
         .map_err(|error| error.to_string())?;
     let _ended = EndOnDrop(process.clone());
@@ -319,7 +315,7 @@ fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
 }
 
 fn host(host: Option<&String>, target: &Target) -> String {
-    host.map_or_else(|| target.pod_ip.to_string(), |host| localize(host, target.pod_ip))
+    host.cloned().unwrap_or_else(|| target.pod_ip.to_string())
 }
 
 async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {

@@ -14,6 +14,8 @@ use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::network::Namespace;
+
 /// The thread that starts processes, and the folder where it records them.
 #[derive(Clone)]
 pub(crate) struct Spawner {
@@ -25,6 +27,7 @@ struct Job {
     command: std::process::Command,
     started: oneshot::Sender<io::Result<Process>>,
     record_in: Option<PathBuf>,
+    namespace: Namespace,
 }
 
 /// A process that was started, and later how it ended. Clones speak of the same process.
@@ -41,24 +44,34 @@ impl Spawner {
         fs::create_dir_all(&records)?;
         end_strays(&records);
         let (jobs, queue) = mpsc::unbounded_channel();
+        let home = Namespace::current()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new()
             .name("pod-processes".to_string())
-            .spawn(move || runtime.block_on(serve(queue)))?;
+            .spawn(move || runtime.block_on(serve(queue, home)))?;
         Ok(Self { jobs, records })
     }
 
-    /// Starts a sandbox. It is recorded, so that the next run of the instance can end it should this one fail to.
-    pub(crate) async fn spawn(&self, command: std::process::Command) -> io::Result<Process> {
-        self.submit(command, Some(self.records.clone())).await
+    /// Starts a sandbox in a network. It is recorded, so that the next run of the instance can end it should this one fail to.
+    pub(crate) async fn spawn(&self, command: std::process::Command, namespace: &Namespace) -> io::Result<Process> {
+        self.submit(command, namespace, Some(self.records.clone())).await
     }
 
     /// Starts a helper inside a running sandbox; it ends with that sandbox.
-    pub(crate) async fn spawn_helper(&self, command: std::process::Command) -> io::Result<Process> {
-        self.submit(command, None).await
+    pub(crate) async fn spawn_helper(
+        &self,
+        command: std::process::Command,
+        namespace: &Namespace,
+    ) -> io::Result<Process> {
+        self.submit(command, namespace, None).await
     }
 
-    async fn submit(&self, command: std::process::Command, record_in: Option<PathBuf>) -> io::Result<Process> {
+    async fn submit(
+        &self,
+        command: std::process::Command,
+        namespace: &Namespace,
+        record_in: Option<PathBuf>,
+    ) -> io::Result<Process> {
         let (started, answer) = oneshot::channel();
         let gone = || io::Error::other("the thread that starts processes has ended");
         self.jobs
@@ -66,23 +79,26 @@ impl Spawner {
                 command,
                 started,
                 record_in,
+                namespace: namespace.clone(),
             })
             .map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 }
 
-async fn serve(mut queue: mpsc::UnboundedReceiver<Job>) {
+async fn serve(mut queue: mpsc::UnboundedReceiver<Job>, home: Namespace) {
     while let Some(Job {
         mut command,
         started,
         record_in,
+        namespace,
     }) = queue.recv().await
     {
         // Its own process group: Ctrl-C in the terminal of the instance must not reach pods.
         command.process_group(0);
         let mut command = tokio::process::Command::from(command);
-        let spawned = command.kill_on_drop(true).spawn();
+        // A child begins in the network of the thread that starts it.
+        let spawned = namespace.visit(&home, || command.kill_on_drop(true).spawn());
         // Dropping the command closes our copies of the pipe ends that the child writes to.
         drop(command);
         let answer = spawned.and_then(|child| supervise(child, record_in));
@@ -273,14 +289,15 @@ mod tests {
     async fn exit_codes_and_signals_are_told() {
         let folder = tempfile::tempdir().unwrap();
         let spawner = Spawner::start(folder.path().join("run")).unwrap();
+        let here = Namespace::current().unwrap();
 
         let mut command = std::process::Command::new("sh");
         command.args(["-c", "exit 7"]);
-        assert_eq!(spawner.spawn(command).await.unwrap().wait().await, 7);
+        assert_eq!(spawner.spawn(command, &here).await.unwrap().wait().await, 7);
 
         let mut command = std::process::Command::new("sleep");
         command.arg("60");
-        let process = spawner.spawn(command).await.unwrap();
+        let process = spawner.spawn(command, &here).await.unwrap();
         assert!(folder.path().join("run").join(process.pid.to_string()).exists());
         process.signal(Signal::SIGKILL);
         assert_eq!(process.wait().await, 128 + 9);
@@ -288,7 +305,7 @@ mod tests {
 
         assert!(
             spawner
-                .spawn(std::process::Command::new("/no/such/program"))
+                .spawn(std::process::Command::new("/no/such/program"), &here)
                 .await
                 .is_err()
         );

@@ -342,7 +342,7 @@ mod tests {
         let pod = Pod::default();
         let mut view = PodView {
             main: vec![container(running(now()))],
-            pod_ip: Some([127, 7, 64, 1].into()),
+            pod_ip: Some([10, 7, 64, 1].into()),
             ..PodView::default()
         };
         let first = status(&pod, &view, &PodStatus::default(), &now());

@@ -3,6 +3,7 @@
 
 mod etcd;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ImageSource, Nodes, Options};
 use crate::Cluster;
+use crate::network::Plane;
 use crate::streams::{ExecOptions, LogOptions, PodRef};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,15 +25,8 @@ struct Ground {
     nodes: Nodes,
     client: Client,
     stop: CancellationToken,
+    plane: Arc<Plane>,
     _folder: tempfile::TempDir,
-}
-
-fn network(cluster: &Cluster) -> u8 {
-    std::fs::read_to_string(cluster.folder().join("network"))
-        .unwrap()
-        .trim()
-        .parse()
-        .unwrap()
 }
 
 impl Ground {
@@ -41,13 +36,14 @@ impl Ground {
 
     async fn with(change: impl FnOnce(&mut Options)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let cluster = Cluster::builder()
-            .folder(folder.path().join("api"))
-            .start()
-            .await
-            .unwrap();
+        let plane = Arc::new(Plane::claim(None).unwrap());
+        let api = folder.path().join("api");
+        // Services get addresses of the same network.
+        std::fs::create_dir(&api).unwrap();
+        std::fs::write(api.join("network"), plane.range().number().to_string()).unwrap();
+        let cluster = Cluster::builder().folder(api).start().await.unwrap();
         let stop = CancellationToken::new();
-        let mut options = Options::new(folder.path().join("nodes"), network(&cluster));
+        let mut options = Options::new(folder.path().join("nodes"), plane.clone());
         options.back_off = Duration::from_millis(200);
         change(&mut options);
         let client = cluster.client();
@@ -57,6 +53,7 @@ impl Ground {
             nodes,
             client,
             stop,
+            plane,
             _folder: folder,
         }
     }
@@ -527,7 +524,7 @@ async fn pods_come_back_with_their_data_after_a_restart() {
     // When the nodes stop and others start on the same state
     ground.nodes.shut_down().await;
     ground.stop.cancel();
-    let mut options = Options::new(ground._folder.path().join("nodes"), network(&ground.cluster));
+    let mut options = Options::new(ground._folder.path().join("nodes"), ground.plane.clone());
     options.back_off = Duration::from_millis(200);
     let nodes = Nodes::start(ground.client.clone(), options, CancellationToken::new())
         .await

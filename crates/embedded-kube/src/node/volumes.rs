@@ -447,7 +447,7 @@ mod tests {
 
     fn facts() -> Facts {
         Facts {
-            pod_ip: Ipv4Addr::new(127, 7, 128, 1),
+            pod_ip: Ipv4Addr::new(10, 7, 128, 1),
             host_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
             hostname: "p".into(),
             api: None,

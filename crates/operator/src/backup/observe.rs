@@ -6,80 +6,53 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
 use stateward_api::EtcdBackup;
 use stateward_api::agent::{PROGRESS_PORT, Progress};
-use stateward_api::store::Store;
+use stateward_core::kind::Kind;
+use stateward_core::store::Store;
 use stateward_plan::agent::State;
-use stateward_plan::backup::{ClusterSource, Sharer, Source, World, sharer};
+use stateward_plan::backup::{Backup, ClusterSource, Sharer, Source, World, sharer};
+use stateward_plan::etcd::Cluster;
+use stateward_runtime::Key;
+use stateward_runtime::secrets::{KIND, look};
 
-use crate::Shared;
-use crate::caches::{Key, owner_key};
-use crate::named::look;
-use crate::observe::agent;
+use super::Session;
+use crate::{Shared, agents};
 
 /// How often the pod that streams changes is asked at most.
 const ASK: Duration = Duration::from_secs(9);
-
-/// What a loop keeps between rounds: nothing that a decision rests on.
-#[derive(Default)]
-pub(super) struct Memory {
-    asked: Option<Instant>,
-}
 
 /// Looks at everything of an EtcdBackup.
 pub(super) async fn observe(
     shared: &Shared,
     key: &Key,
     backup: &EtcdBackup,
-    memory: &mut Memory,
+    session: &mut Session,
 ) -> kube::Result<World> {
-    let uid = backup.metadata.uid.as_deref().unwrap_or_default();
-    let is_ours = |pod: &Pod| {
-        let owners = pod.metadata.owner_references.iter().flatten();
-        owners.map(|owner| owner.uid.as_str()).any(|owner| owner == uid)
-    };
+    let current = backup.status.as_ref().and_then(|status| status.current.as_ref());
     let mut world = World {
         image: shared.config.agent_image.clone(),
+        agents: agents::of(shared, key, backup, current.map(|current| current.pod.as_str())).await?,
         source: source(shared, key, backup),
         sharer: other_of_path(shared, key, backup),
         ..World::default()
     };
-    for pod in shared
-        .caches
-        .agents
-        .of(&owner_key(&key.namespace, "EtcdBackup", &key.name))
-    {
-        if is_ours(&pod) {
-            world
-                .agents
-                .insert(pod.metadata.name.clone().unwrap_or_default(), agent(shared, &pod));
-        }
-    }
-    let current = backup.status.as_ref().and_then(|status| status.current.as_ref());
-    if let Some(current) = current
-        && !world.agents.contains_key(&current.pod)
-    {
-        // An attempt is not over because a watch is late.
-        let pods: Api<Pod> = Api::namespaced(shared.client.clone(), &key.namespace);
-        if let Some(pod) = pods.get_opt(&current.pod).await?.filter(is_ours) {
-            world.agents.insert(current.pod.clone(), agent(shared, &pod));
-            shared.caches.agents.put(pod);
-        }
-    }
     secrets(shared, key, backup, &mut world).await?;
     let follower = world
         .agents
         .values()
         .find(|agent| agent.component == "follow" && agent.state == State::Running && agent.terminating.is_none());
     if let Some(address) = follower.and_then(|agent| agent.address.clone())
-        && memory.asked.is_none_or(|asked| asked.elapsed() >= ASK)
+        && session.is_none_or(|asked| asked.elapsed() >= ASK)
     {
-        memory.asked = Some(Instant::now());
+        *session = Some(Instant::now());
         world.progress = progress(&address).await;
     }
     Ok(world)
+}
+
+fn uses(shared: &Shared, key: &Key, kind: &'static str, used: Key) {
+    shared.runtime.workers.uses((Backup::NAME, key), (kind, used));
 }
 
 /// Another EtcdBackup that writes periodic backups to the same place.
@@ -87,7 +60,7 @@ fn other_of_path(shared: &Shared, key: &Key, backup: &EtcdBackup) -> Option<Shar
     let all = shared.caches.backups.all();
     let found = sharer(backup, all.iter().map(AsRef::as_ref))?;
     if let Some((namespace, name)) = found.name.split_once('/') {
-        shared.backups.path_users.uses(Key::new(namespace, name), key);
+        uses(shared, key, Backup::NAME, Key::new(namespace, name));
     }
     Some(found)
 }
@@ -97,7 +70,7 @@ fn source(shared: &Shared, key: &Key, backup: &EtcdBackup) -> Source {
         return Source::Endpoints;
     };
     let cluster = Key::new(key.namespace.clone(), reference.name.clone());
-    shared.backups.cluster_users.uses(cluster.clone(), key);
+    uses(shared, key, Cluster::NAME, cluster.clone());
     match shared.caches.clusters.get(&cluster) {
         Some(cluster) => Source::Cluster(Box::new(ClusterSource::of(&cluster))),
         None => Source::NoCluster,
@@ -135,8 +108,8 @@ async fn secrets(shared: &Shared, key: &Key, backup: &EtcdBackup, world: &mut Wo
     });
     for (name, keys) in [store, certificate, encryption].into_iter().flatten() {
         let secret = Key::new(key.namespace.clone(), name.clone());
-        shared.backups.secret_users.uses(secret.clone(), key);
-        match look(shared, &secret).await? {
+        uses(shared, key, KIND, secret.clone());
+        match look(&shared.runtime, &secret).await? {
             Some(there) => {
                 let version = there.metadata.resource_version.as_deref().unwrap_or_default();
                 world.secrets += &format!("{name}@{version} ");

@@ -1,100 +1,50 @@
 //! The facts that guards rest on, read past all caches. Whether a guard holds is said by `stateward_plan::etcd::guard`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
-use std::time::Instant;
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::api::ListParams;
 use stateward_api::{EtcdCluster, names};
 use stateward_etcd::{hash_of_data, prove_list};
-use stateward_plan::etcd::guard::{self, Check, FRESH_FOR, Fresh, Guard, Need, ObjectVersion, ObjectsNow, PodNow};
-use stateward_plan::etcd::{ClusterId, DataHash, Effect, Intent, Listed, MemberId, MemberList, MemberName, Uid, facts};
+use stateward_plan::etcd::guard::{self, Check, Fresh, Guard, Need, ObjectVersion, ObjectsNow, PodNow};
+use stateward_plan::etcd::{ClusterId, DataHash, Effect, Listed, MemberId, MemberList, MemberName, Record, Uid, facts};
+use stateward_runtime::{Key, worker};
 
-use super::{Failure, Hands};
-use crate::Shared;
-use crate::caches::Key;
-use crate::observe::{HASH_PATIENCE, is_owned};
-use crate::{restore, tls};
+use super::{Executor, Failure, guard_failed};
+use crate::observe::{HASH_PATIENCE, answers, is_owned};
+use crate::{Shared, restore, tls};
 
-/// When the EtcdCluster was last read or written in this round, and what it was.
-#[derive(Default)]
-pub(crate) struct Seen(Mutex<Option<(Instant, Option<ObjectVersion>)>>);
-
-impl Seen {
-    /// It was written in this round, so it is known to be the newest.
-    pub(crate) fn written(cluster: &EtcdCluster) -> Self {
-        Self(Mutex::new(Some((Instant::now(), Some(version_of(cluster))))))
-    }
-
-    fn lately(&self) -> Option<Option<ObjectVersion>> {
-        let seen = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let lately = seen.as_ref().filter(|(at, _)| at.elapsed() < FRESH_FOR);
-        lately.map(|(_, version)| version.clone())
-    }
-
-    fn now(&self, version: Option<ObjectVersion>) {
-        let mut seen = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        *seen = Some((Instant::now(), version));
-    }
-}
-
-fn version_of(cluster: &EtcdCluster) -> ObjectVersion {
-    ObjectVersion {
-        uid: Uid(cluster.metadata.uid.clone().unwrap_or_default()),
-        resource_version: cluster.metadata.resource_version.clone().unwrap_or_default(),
-    }
-}
-
-/// Why the record may not be written, if it may not. That its version is the one it was read at is checked by the API
-/// server.
-pub(crate) async fn refuses_record(
-    shared: &Shared,
-    key: &Key,
-    cluster: &EtcdCluster,
-    intent: &Intent,
-    guards: &[Guard],
-) -> kube::Result<Option<String>> {
-    let mut fresh = Fresh::default();
-    for guard in guards {
-        loop {
-            match guard.check(&fresh, intent) {
-                Check::Holds => break,
-                Check::Refused(why) => return Ok(Some(why)),
-                Check::Unread(Need::Restore(name)) => {
-                    fresh.restore = Some(restore::now(shared, key, cluster, &name).await?);
-                }
-                Check::Unread(need) => return Ok(Some(format!("{need:?} is not known before the record is written"))),
-            }
-        }
-    }
-    Ok(None)
-}
-
-impl Hands<'_> {
+impl Executor<'_> {
     pub(super) fn guards(&self, effect: &Effect) -> Vec<Guard> {
-        guard::guards(effect, &version_of(self.cluster), &self.observed.world)
+        guard::guards(effect, &ObjectVersion::of(&self.cluster.metadata), self.world)
     }
 
-    /// Before anything is done: a round that rests on an old EtcdCluster does nothing at all.
-    pub(super) async fn must_be_planned_with(&self, effect: &Effect) -> Result<(), Failure> {
-        let mut guards = self.guards(effect);
-        guards.retain(|guard| matches!(guard, Guard::ClusterUnchanged(_)));
+    /// Before anything is done: a reconcile that rests on an old EtcdCluster does nothing at all.
+    pub(crate) async fn begin(&self, effects: &[Effect]) -> Result<(), Failure> {
+        let guards = effects.iter().flat_map(|effect| self.guards(effect));
+        let guards: Vec<Guard> = guards
+            .filter(|guard| matches!(guard, Guard::ClusterUnchanged(_)))
+            .collect();
         self.must_hold(&guards).await
+    }
+
+    /// The record may be written. That its version is the one it was read at is checked by the API server.
+    pub(crate) async fn may_remember(&self, before: &Record, after: &Record) -> Result<(), Failure> {
+        self.must_hold(&guard::record_guards(before, after)).await
     }
 
     /// All of them hold at this moment.
     pub(super) async fn must_hold(&self, guards: &[Guard]) -> Result<(), Failure> {
         let mut fresh = Fresh {
-            cluster: self.seen.lately(),
+            cluster: self.step.seen.lately(),
             ..Fresh::default()
         };
         for guard in guards {
             loop {
                 match guard.check(&fresh, self.intent) {
                     Check::Holds => break,
-                    Check::Refused(why) => return Err(Failure::GuardFailed(why)),
+                    Check::Refused(why) => return Err(guard_failed(why)),
                     Check::Unread(need) => self.read(need, &mut fresh).await?,
                 }
             }
@@ -104,15 +54,7 @@ impl Hands<'_> {
 
     async fn read(&self, need: Need, fresh: &mut Fresh) -> Result<(), Failure> {
         match need {
-            Need::Cluster => {
-                let now = self.api::<EtcdCluster>().get_opt(&self.key.name).await?;
-                let version = now.as_ref().map(version_of);
-                if let Some(now) = now {
-                    self.shared.put_cluster(self.key, now);
-                }
-                self.seen.now(version.clone());
-                fresh.cluster = Some(version);
-            }
+            Need::Cluster => fresh.cluster = Some(worker::read(self.driver, self.step).await?),
             Need::WaitingRestores => {
                 fresh.waiting_restores = Some(restore::waiting(self.shared, self.key, self.cluster).await?);
             }
@@ -131,7 +73,10 @@ impl Hands<'_> {
     }
 
     async fn objects(&self, member: &MemberName) -> Result<ObjectsNow, Failure> {
-        let (pods, claims) = (self.api::<Pod>(), self.api::<PersistentVolumeClaim>());
+        let (pods, claims) = (
+            self.shared.runtime.api::<Pod>(&self.key.namespace),
+            self.shared.runtime.api::<PersistentVolumeClaim>(&self.key.namespace),
+        );
         let (pod, claim) = futures::try_join!(pods.get_opt(&member.0), claims.get_opt(&member.0))?;
         Ok(ObjectsNow {
             pod: pod.and_then(|pod| pod.metadata.uid).map(Uid),
@@ -141,7 +86,7 @@ impl Hands<'_> {
 
     /// Those of these nodes that are deleted or out of service.
     async fn ended(&self, nodes: BTreeSet<String>) -> Result<BTreeSet<String>, Failure> {
-        let all = kube::Api::<Node>::all(self.shared.client.clone());
+        let all = kube::Api::<Node>::all(self.shared.runtime.client.clone());
         let all = all.list(&ListParams::default()).await?;
         let node = |name: &String| all.items.iter().find(|node| node.metadata.name.as_ref() == Some(name));
         let ended = nodes.into_iter().filter(|name| crate::fate::end(node(name)).is_some());
@@ -151,11 +96,9 @@ impl Hands<'_> {
     /// The list that a quorum agrees to.
     async fn list(&self, cluster: ClusterId) -> Result<MemberList, Failure> {
         let client = self.somebody(cluster)?;
-        let speaker = self
-            .observed
-            .answers()
+        let speaker = answers(self.world)
             .find(|(name, _)| {
-                let other = self.observed.clients.get(*name);
+                let other = self.means.clients.get(*name);
                 other.is_some_and(|other| other.address() == client.address())
             })
             .map(|(_, answer)| answer)
@@ -176,8 +119,8 @@ impl Hands<'_> {
     /// The lists of all members that answered.
     async fn lists(&self, cluster: ClusterId) -> Result<Vec<Vec<Listed>>, Failure> {
         let mut lists = Vec::new();
-        for (name, _) in self.observed.answers().filter(|(_, answer)| answer.cluster == cluster) {
-            let Some(client) = self.observed.clients.get(name) else {
+        for (name, _) in answers(self.world).filter(|(_, answer)| answer.cluster == cluster) {
+            let Some(client) = self.means.clients.get(name) else {
                 continue;
             };
             let list = client.member_list(false).await?;
@@ -199,7 +142,7 @@ impl Hands<'_> {
 
 /// The cluster's pods. They are not put into the cache: the watch tells of them, and wakes whoever has not seen them.
 pub(crate) async fn pods(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> kube::Result<Vec<PodNow>> {
-    let api: kube::Api<Pod> = kube::Api::namespaced(shared.client.clone(), &key.namespace);
+    let api: kube::Api<Pod> = kube::Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     let ours = ListParams::default().labels(&names::selector_text(&key.name));
     let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
     let pods = api.list(&ours).await?.items;

@@ -6,12 +6,13 @@ use stateward_etcd::messages::RangeRequest;
 use stateward_etcd::{Client, Downgrade};
 use stateward_plan::etcd::{ClusterId, Effect, MemberId};
 
-use super::{Failure, Hands};
+use super::{Executor, Failure};
+use crate::observe::answers;
 
 /// How long one defragmentation is waited for. It goes on by itself when it takes longer.
 const DEFRAGMENTATION_PATIENCE: Duration = Duration::from_secs(15);
 
-impl Hands<'_> {
+impl Executor<'_> {
     pub(super) async fn act_on_etcd(&self, effect: &Effect) -> Result<(), Failure> {
         match effect {
             Effect::AddMember {
@@ -117,21 +118,19 @@ impl Hands<'_> {
     }
 
     fn somebody_but(&self, cluster: ClusterId, not: Option<MemberId>) -> Result<&Client, Failure> {
-        self.observed
-            .answers()
+        answers(self.world)
             .filter(|(_, answer)| answer.cluster == cluster && !answer.learner && Some(answer.id) != not)
             .filter(|(_, answer)| answer.leader.is_some())
             .max_by_key(|(_, answer)| answer.leader == Some(answer.id))
-            .and_then(|(name, _)| self.observed.clients.get(name))
+            .and_then(|(name, _)| self.means.clients.get(name))
             .ok_or(Failure::Nobody)
     }
 
     /// One certain member.
     pub(super) fn member(&self, cluster: ClusterId, id: MemberId) -> Result<&Client, Failure> {
-        self.observed
-            .answers()
+        answers(self.world)
             .find(|(_, answer)| answer.cluster == cluster && answer.id == id)
-            .and_then(|(name, _)| self.observed.clients.get(name))
+            .and_then(|(name, _)| self.means.clients.get(name))
             .ok_or(Failure::Nobody)
     }
 }

@@ -21,8 +21,8 @@ use stateward_plan::etcd::manifests::owner;
 use super::hand_out::Refused;
 use super::{ROLES, Role, sign};
 use crate::Shared;
-use crate::caches::Key;
 use crate::observe::is_owned;
+use stateward_runtime::Key;
 
 /// How often cert-manager is asked again while it is waited for, and when all is well.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
@@ -110,7 +110,10 @@ fn issuer_ref(issuer: &IssuerRef) -> Value {
 
 fn api(shared: &Shared, key: &Key) -> (Api<DynamicObject>, ApiResource) {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate"));
-    (Api::namespaced_with(shared.client.clone(), &key.namespace, &kind), kind)
+    (
+        Api::namespaced_with(shared.runtime.client.clone(), &key.namespace, &kind),
+        kind,
+    )
 }
 
 /// Whether cert-manager is to be asked although nothing is waited for: after a restart of the operator and now and then,
@@ -162,7 +165,7 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
     };
     let wishes = wishes(cluster, tls);
     let (certificates, kind) = api(shared, key);
-    let secrets: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let secrets: Api<Secret> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     let params = PostParams {
         field_manager: Some(names::MANAGER.into()),
         ..PostParams::default()

@@ -8,7 +8,6 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, PostParams};
-use kube::core::PartialObjectMetaExt;
 use kube::{Api, Resource};
 use stateward_api::etcd_cluster::Tls;
 use stateward_api::{EtcdCluster, names};
@@ -22,10 +21,9 @@ use super::{
     is_due_now, own_authority, sign, vouches_for,
 };
 use crate::Shared;
-use crate::caches::Key;
-use crate::named::keep_what_is_used;
 use crate::observe::is_owned;
 use crate::secrets::{Whose, taken, whose};
+use stateward_runtime::Key;
 
 /// Why it was not done.
 #[derive(Debug, thiserror::Error)]
@@ -164,7 +162,7 @@ pub(crate) async fn issue(
     intent: &Intent,
     next: bool,
 ) -> Result<(), Refused> {
-    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let api: Api<Secret> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     let now = Timestamp::now();
     if cert_manager::must_ask(shared, key, cluster) {
         cert_manager::request(shared, key, cluster).await?;
@@ -329,7 +327,7 @@ fn unfit(cluster: &EtcdCluster, role: Role, error: &rcgen::Error) -> Refused {
 
 /// The pods of a cluster, past all caches.
 async fn pods(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> kube::Result<Vec<Pod>> {
-    let api: Api<Pod> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let api: Api<Pod> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     let ours = ListParams::default().labels(&names::selector_text(&key.name));
     let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
     let pods = api.list(&ours).await?.items;
@@ -345,7 +343,7 @@ fn is_trusted(pods: &[Pod], side: &str) -> bool {
 
 /// The Secrets that members mount, as guards judge them, past all caches.
 pub(crate) async fn secrets_now(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Result<Vec<SecretNow>, Refused> {
-    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let api: Api<Secret> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     Ok(mounted(&api, cluster).await?.iter().filter_map(Mounted::now).collect())
 }
 
@@ -387,7 +385,7 @@ pub(crate) async fn trust(
     authorities: &BTreeSet<Authority>,
     guards: &[Guard],
 ) -> Result<(), Refused> {
-    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let api: Api<Secret> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     let mounted = mounted(&api, cluster).await?;
     if let Some(absent) = mounted.iter().find(|one| one.there.is_none()) {
         return Err(Refused::Guard(format!("the Secret {} is not there", absent.name)));
@@ -432,7 +430,7 @@ pub(crate) async fn trust(
 /// New authorities in the place of our own that are due; certificates stay as they are. Members that shared the clients' get one of
 /// their own now.
 pub(crate) async fn renew_authority(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Result<(), Refused> {
-    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &key.namespace);
+    let api: Api<Secret> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     let now = Timestamp::now();
     for role in [Role::Peer, Role::Server] {
         let Some(name) = own_authority(cluster, role) else {
@@ -442,7 +440,7 @@ pub(crate) async fn renew_authority(shared: &Shared, key: &Key, cluster: &EtcdCl
         if let Some(there) = &there {
             let made = there.metadata.creation_timestamp.as_ref().map(|time| time.0);
             if !sign::must_renew_authority(cluster, there.metadata.annotations.as_ref(), made, now) {
-                put(shared, there.metadata.clone());
+                shared.runtime.secrets.put(there.metadata.clone());
                 continue;
             }
         }
@@ -450,15 +448,6 @@ pub(crate) async fn renew_authority(shared: &Shared, key: &Key, cluster: &EtcdCl
         tracing::info!(cluster = %key, secret = name, "a new certificate authority was made");
     }
     Ok(())
-}
-
-/// What was written or read is known at once.
-fn put(shared: &Shared, mut metadata: ObjectMeta) {
-    keep_what_is_used(&mut metadata);
-    let namespace = metadata.namespace.clone().unwrap_or_default();
-    let name = metadata.name.clone().unwrap_or_default();
-    shared.named.forget(&Key::new(namespace, name));
-    shared.caches.secrets.put(metadata.into_response_partial());
 }
 
 async fn make_authority(
@@ -490,7 +479,7 @@ async fn make_authority(
         }
     };
     let written = written.map_err(|error| conflict(shared, &secret, error))?;
-    put(shared, written.metadata);
+    shared.runtime.secrets.put(written.metadata);
     Ok(Origin::Sign {
         ca: made.certificate,
         key: made.key,
@@ -519,7 +508,7 @@ async fn write(
         }
     };
     let written = written.map_err(|error| conflict(shared, &secret, error))?;
-    put(shared, written.metadata);
+    shared.runtime.secrets.put(written.metadata);
     Ok(())
 }
 
@@ -529,7 +518,7 @@ fn conflict(shared: &Shared, secret: &Secret, error: kube::Error) -> Refused {
         kube::Error::Api(status) if status.code == 409 => {
             let name = secret.metadata.name.clone().unwrap_or_default();
             let namespace = secret.metadata.namespace.clone().unwrap_or_default();
-            shared.named.forget(&Key::new(namespace, name));
+            shared.runtime.secrets.forget(&Key::new(namespace, name));
             Refused::Guard(status.message)
         }
         error => Refused::Kubernetes(error),

@@ -28,9 +28,9 @@ pub(crate) use hand_out::{Refused, issue, renew_authority, secrets_now, trust};
 use pem::{Bundle, bundle, certificate_name, file, first_end};
 
 use crate::Shared;
-use crate::caches::Key;
-use crate::named::look;
 use crate::secrets::{Found, Owned, SecretReader, taken};
+use stateward_runtime::Key;
+use stateward_runtime::secrets::look;
 
 /// Annotation: the authorities that vouch for the certificate in this Secret.
 const ISSUED_BY: &str = "stateward.dev/issued-by";
@@ -327,7 +327,10 @@ impl Look<'_> {
 
     /// Something is wrong with this Secret: it is looked at again soon.
     fn hurry(&self, secret: &str) {
-        self.shared.named.hurry(&Key::new(self.key.namespace.clone(), secret));
+        self.shared
+            .runtime
+            .secrets
+            .hurry(&Key::new(self.key.namespace.clone(), secret));
     }
 
     /// A Secret that only Stateward writes.
@@ -492,7 +495,7 @@ impl Look<'_> {
         }
         if matches!(cluster.tls(), Tls::CertManager(_)) {
             let name = cert_manager::source_secret(cluster, role);
-            let seen = look(self.shared, &Key::new(self.key.namespace.clone(), &name)).await?;
+            let seen = look(&self.shared.runtime, &Key::new(self.key.namespace.clone(), &name)).await?;
             if seen.is_some_and(|seen| !cert_manager::is_of_certificate(&seen.metadata)) {
                 return Ok(Err(Hindrance::Taken(name)));
             }

@@ -15,8 +15,8 @@ use stateward_api::{EtcdCluster, names};
 
 use super::{Annotations, ROTATE, Role, own_authority};
 use crate::Shared;
-use crate::caches::Key;
-use crate::named::look;
+use stateward_runtime::Key;
+use stateward_runtime::secrets::look;
 
 /// Annotation: from then on it is to be renewed.
 const RENEW_AFTER: &str = "stateward.dev/renew-after";
@@ -96,7 +96,7 @@ pub(super) async fn authority_is_due(
         let Some(name) = own_authority(cluster, role) else {
             continue;
         };
-        let seen = look(shared, &Key::new(key.namespace.clone(), name)).await?;
+        let seen = look(&shared.runtime, &Key::new(key.namespace.clone(), name)).await?;
         let due = match seen {
             Some(seen) => {
                 let made = seen.metadata.creation_timestamp.as_ref().map(|time| time.0);

@@ -5,21 +5,18 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use stateward_api::etcd_backup::{AttemptKind, BackupAttempt, EtcdBackupStatus};
+use stateward_core::backoff::Backoff;
+use stateward_core::manifests::hash;
 
 use super::schedule::{Due, due, mend};
 use super::world::Source;
 use super::{Effect, Mood, Reason, Step, View, manifests, outcome, stamp, stop};
-use crate::etcd::manifests::hash;
 
-/// The first wait after a failure, and the longest.
-const FIRST_WAIT: Duration = Duration::from_secs(5);
-const LONGEST_WAIT: Duration = Duration::from_secs(600);
-
-/// How long to wait after so many failures in a row.
-pub(super) fn back_off(failures: i64) -> Duration {
-    let doublings = u32::try_from(failures.saturating_sub(1).clamp(0, 20)).unwrap_or(0);
-    FIRST_WAIT.saturating_mul(1 << doublings).min(LONGEST_WAIT)
-}
+/// How long to wait after failures in a row.
+pub(super) const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(5),
+    longest: Duration::from_secs(600),
+};
 
 /// A single backup that failed under the operator before this one. It did not try again, so nobody expects that now.
 pub(super) fn is_the_old_operators(view: &View<'_>, status: &EtcdBackupStatus) -> bool {
@@ -95,7 +92,7 @@ fn start(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
         // A time that lies further ahead than any wait is of a clock that was wrong.
         let retry = status.next_backup_time.as_ref().map_or(view.now, |time| time.0);
         let left = view.until(retry);
-        if !left.is_zero() && left <= back_off(status.consecutive_failures) {
+        if !left.is_zero() && left <= BACKOFF.after(status.consecutive_failures) {
             return Step::default().wake(left);
         }
     }

@@ -11,7 +11,7 @@ use stateward_api::{EtcdVersion, GROUP, VERSION, names};
 use super::world::Source;
 use super::{View, uid, verify};
 use crate::agent::{Agent, AgentPod};
-use crate::etcd::manifests::hash;
+use stateward_core::manifests::hash;
 
 /// The kind of work, as the pods' label has it.
 const BACKUP: &str = "backup";
@@ -85,7 +85,7 @@ pub(super) fn has_files(view: &View<'_>, status: &EtcdBackupStatus) -> bool {
 /// The pod of an attempt. `None`: what it would work on is not there.
 pub(super) fn pod(view: &View<'_>, status: &EtcdBackupStatus, attempt: &BackupAttempt) -> Option<Pod> {
     let plan = view.plan();
-    let mut etcd_image = None;
+    let mut engine_image = None;
     let task = match attempt.kind {
         AttemptKind::Backup => Task::Backup(BackupTask {
             endpoints: endpoints(view)?,
@@ -98,7 +98,7 @@ pub(super) fn pod(view: &View<'_>, status: &EtcdBackupStatus, attempt: &BackupAt
         }),
         AttemptKind::Prove => {
             let record = status.backups.first()?.clone();
-            etcd_image = Some(proving_image(view, &record.etcd_version));
+            engine_image = Some(proving_image(view, &record.etcd_version));
             Task::Prove(ProveTask {
                 place: place(plan),
                 record,
@@ -117,7 +117,7 @@ pub(super) fn pod(view: &View<'_>, status: &EtcdBackupStatus, attempt: &BackupAt
     let deadline = i64::try_from(deadline(view, attempt.kind).as_secs()).ok();
     Some(
         AgentPod {
-            etcd_image,
+            engine_image,
             task,
             client_tls,
             deadline,
@@ -192,7 +192,7 @@ fn follow_task(view: &View<'_>) -> Option<FollowTask> {
     })
 }
 
-fn base<'a>(view: &View<'a>, name: String, component: &'static str) -> Option<AgentPod<'a>> {
+fn base<'a>(view: &View<'a>, name: String, component: &'static str) -> Option<AgentPod<'a, Task>> {
     let plan = view.plan();
     Some(AgentPod {
         namespace: view.backup.metadata.namespace.as_deref().unwrap_or_default(),
@@ -208,7 +208,7 @@ fn base<'a>(view: &View<'a>, name: String, component: &'static str) -> Option<Ag
         },
         component,
         image: &view.world.image,
-        etcd_image: None,
+        engine_image: None,
         task: Task::Delete(DeleteTask::default()),
         task_hash: None,
         store: Some(plan.store().ok()?),

@@ -7,6 +7,7 @@ mod attempt;
 mod deletion;
 mod effect;
 mod follow;
+mod kind;
 pub(crate) mod manifests;
 mod outcome;
 mod point;
@@ -22,12 +23,15 @@ mod tests;
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::etcd_backup::{BackupPlan, DeletionPolicy, EtcdBackupStatus};
 use stateward_api::{EtcdBackup, names};
+use stateward_core::schedule::later;
 
 pub use effect::Effect;
+pub use kind::Backup;
+pub(crate) use kind::next_look;
 pub use outcome::RECORDS;
 pub use point::point;
 pub use shared::{Sharer, share, sharer};
@@ -159,13 +163,6 @@ impl<'a> View<'a> {
 /// Times in a status have whole seconds.
 fn stamp(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
-}
-
-fn later(time: Timestamp, by: Duration) -> Timestamp {
-    SignedDuration::try_from(by)
-        .ok()
-        .and_then(|by| time.checked_add(by).ok())
-        .unwrap_or(Timestamp::MAX)
 }
 
 fn stop(name: &str, agent: &Agent) -> Effect {

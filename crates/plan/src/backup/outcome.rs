@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use stateward_api::agent::{BackedUp, Outcome};
 use stateward_api::etcd_backup::{AttemptKind, BackupAttempt, BackupRecord, EtcdBackupStatus, Verify};
 
-use super::attempt::{back_off, begin, inputs, make};
+use super::attempt::{BACKOFF, begin, inputs, make};
 use super::{
     Cause, Effect, Mood, NEVER_STARTED, Reason, STUCK, Step, View, later, manifests, stamp, stop, tell, verify,
 };
@@ -191,7 +191,7 @@ pub(super) fn failed(view: &View<'_>, status: &mut EtcdBackupStatus, reason: imp
     status.succeeded = false;
     message.clone_into(&mut status.reason);
     status.consecutive_failures += 1;
-    let wait = back_off(status.consecutive_failures);
+    let wait = BACKOFF.after(status.consecutive_failures);
     let next: Timestamp = later(view.now, wait);
     status.next_backup_time = Some(stamp(next));
     let told = tell(true, Reason::BackupFailed, format!("{reason}: {message}"));

@@ -4,7 +4,7 @@ use stateward_api::EtcdBackup;
 use stateward_api::etcd_backup::EtcdBackupStatus;
 
 use super::{Mood, Reason, Step};
-use crate::cron::Schedule;
+use stateward_core::cron::Schedule;
 
 /// The first thing that is wrong.
 pub(super) fn problem(backup: &EtcdBackup) -> Option<String> {

@@ -1,7 +1,7 @@
 //! What the user sees: conditions and the words of what is waited for. Saying the same again changes nothing.
 
-use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_backup::EtcdBackupStatus;
+use stateward_core::conditions::{self, Condition, ConditionStatus, types};
 
 use super::{Cause, Mood, Reason, View, Words};
 

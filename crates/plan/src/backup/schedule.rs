@@ -1,77 +1,41 @@
-//! When the next backup is due. Missed times are caught up once: only the latest of them counts.
+//! When the next backup is due by the spec.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use stateward_api::etcd_backup::EtcdBackupStatus;
+pub(super) use stateward_core::schedule::Due;
+use stateward_core::schedule::Times;
 
-use super::{View, later};
-use crate::cron::Schedule;
+use super::View;
 
-/// When.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
-    /// It is time, for this scheduled time.
-    Now(Timestamp),
-    /// Then.
-    At(Timestamp),
-    /// Never again: it was taken once, or no such time comes.
-    Never,
+fn times(view: &View<'_>) -> Times {
+    let plan = view.plan();
+    let interval = plan.interval_seconds().and_then(|seconds| u64::try_from(seconds).ok());
+    match (&plan.schedule, interval) {
+        // One that is no cron expression was refused before.
+        (Some(text), _) => {
+            stateward_core::cron::Schedule::parse(text).map_or(Times::Never, |cron| Times::Cron(Box::new(cron)))
+        }
+        (None, Some(seconds)) => Times::Every(Duration::from_secs(seconds.max(1))),
+        (None, None) => Times::Once,
+    }
 }
 
-/// A last time that lies further ahead than the next one to come is of a clock that was wrong: counted from now again.
-/// A little ahead is not wrong, as another operator's clock may be; no scheduled time is used twice for that.
+fn last(status: &EtcdBackupStatus) -> Option<Timestamp> {
+    status.last_schedule_time.as_ref().map(|time| time.0)
+}
+
+/// A last time of a clock that was wrong is counted from now again.
 pub(super) fn mend(view: &View<'_>, status: &mut EtcdBackupStatus) {
-    let Some(last) = status.last_schedule_time.as_ref().map(|time| time.0) else {
-        return;
-    };
-    let next = match (&view.plan().schedule, interval(view)) {
-        (Some(text), _) => Schedule::parse(text).ok().and_then(|schedule| schedule.next(view.now)),
-        (None, Some(interval)) => Some(later(view.now, interval)),
-        (None, None) => None,
-    };
-    if next.is_some_and(|next| last > next) {
+    if last(status).is_some_and(|last| times(view).is_of_a_wrong_clock(last, view.now)) {
         status.last_schedule_time = Some(view.stamp());
     }
 }
 
-fn interval(view: &View<'_>) -> Option<Duration> {
-    let seconds = u64::try_from(view.plan().interval_seconds()?).ok()?;
-    Some(Duration::from_secs(seconds.max(1)))
-}
-
 /// By the spec, not looking at failures.
 pub(super) fn due(view: &View<'_>, status: &EtcdBackupStatus) -> Due {
-    let plan = view.plan();
-    let created = view
-        .backup
-        .metadata
-        .creation_timestamp
-        .as_ref()
-        .map_or(view.now, |time| time.0);
-    let last = status.last_schedule_time.as_ref().map(|time| time.0);
-    if let Some(text) = &plan.schedule {
-        let Ok(schedule) = Schedule::parse(text) else {
-            return Due::Never; // refused before
-        };
-        let last = last.unwrap_or(created);
-        return match schedule.last(view.now).filter(|time| *time > last) {
-            Some(missed) => Due::Now(missed),
-            None => schedule.next(view.now.max(last)).map_or(Due::Never, Due::At),
-        };
-    }
-    let (Some(interval), Some(last)) = (interval(view), last) else {
-        return match last {
-            None => Due::Now(created),
-            Some(_) => Due::Never,
-        };
-    };
-    let passed = view.since(last).as_secs() / interval.as_secs();
-    match passed {
-        0 => Due::At(later(last, interval)),
-        times => Due::Now(later(
-            last,
-            interval.saturating_mul(u32::try_from(times).unwrap_or(u32::MAX)),
-        )),
-    }
+    let created = view.backup.metadata.creation_timestamp.as_ref();
+    let created = created.map_or(view.now, |time| time.0);
+    times(view).due(created, last(status), view.now)
 }

@@ -5,7 +5,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_api::EtcdBackup;
 use stateward_api::etcd_backup::EtcdBackupStatus;
-use stateward_api::store::Store;
+use stateward_core::store::Store;
 
 use super::{Reason, Step, View, refuse, stop};
 

@@ -4,8 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use stateward_api::EtcdBackup;
 use stateward_api::agent::{BackedUp, Failure, Outcome, Progress, Proven, TASK, Task};
-use stateward_api::conditions::{is_true, types};
 use stateward_api::etcd_backup::{AttemptKind, BackupRecord, EtcdBackupStatus, RestorablePoint, Verify};
+use stateward_core::conditions::{is_true, types};
 
 use super::{ClusterSource, Effect, Plan, Reason, Source, World, plan};
 use crate::agent::{Agent, State};

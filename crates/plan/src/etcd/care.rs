@@ -127,7 +127,7 @@ const WINDOW: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// The time of the schedule that began within the last hour: what could not be done by then waits for the next.
 fn due(schedule: &str, now: Timestamp) -> Option<Timestamp> {
-    let last = crate::cron::Schedule::parse(schedule).ok()?.last(now)?;
+    let last = stateward_core::cron::Schedule::parse(schedule).ok()?.last(now)?;
     Some(last).filter(|time| super::members::elapsed(*time, now) < WINDOW)
 }
 

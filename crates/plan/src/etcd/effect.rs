@@ -201,15 +201,7 @@ pub enum Stop {
 }
 
 /// Something worth a Kubernetes Event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// It is a warning.
-    pub warning: bool,
-    /// Why.
-    pub reason: Reason,
-    /// A sentence.
-    pub message: String,
-}
+pub type Note = stateward_core::Note<Reason>;
 
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,17 +4,15 @@
 //! A guard that does not hold refuses the effect, and the next round decides anew. A fact that was not read refuses too.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+
+pub use stateward_core::ObjectVersion;
+pub use stateward_core::guard::{FRESH_FOR, Precondition};
 
 use super::effect::{Effect, Launch, Stop};
 use super::intent::Intent;
 use super::members::owner;
 use super::record::Record;
 use super::world::{Authority, ClusterId, DataHash, Listed, MemberId, MemberList, MemberName, Uid, World};
-
-/// For how long a quorum read of the EtcdCluster, or a write of it, counts as this moment. Effects of one round follow each
-/// other within milliseconds; one that was held up is preceded by another read.
-pub const FRESH_FOR: Duration = Duration::from_secs(1);
 
 /// One condition of an effect.
 #[allow(missing_docs, reason = "the fields are named for what they are")]
@@ -92,15 +90,6 @@ pub enum Kind {
     AllSeen,
     RecordUnmodified,
     RestoreAsked,
-}
-
-/// A version of an object: names come back, UIDs do not, and every write gives another resource version.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ObjectVersion {
-    /// Its UID.
-    pub uid: Uid,
-    /// Its resource version.
-    pub resource_version: String,
 }
 
 /// What was read past all caches. `None`: not read.
@@ -189,24 +178,7 @@ pub enum Need {
 }
 
 /// What came of a guard.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Check {
-    /// The effect may go on.
-    Holds,
-    /// It may not, with the reason.
-    Refused(String),
-    /// This must be read first.
-    Unread(Need),
-}
-
-/// What the API server checks together with the request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Precondition {
-    /// The object's UID.
-    pub uid: Option<Uid>,
-    /// Its resource version is the one that was observed.
-    pub unmodified: bool,
-}
+pub type Check = stateward_core::guard::Check<Need>;
 
 /// The guards of an effect that was planned with this version of the EtcdCluster and this world.
 pub fn guards(effect: &Effect, cluster: &ObjectVersion, world: &World) -> Vec<Guard> {
@@ -416,7 +388,7 @@ impl Guard {
         Ok(match self {
             Self::ClusterUnchanged(planned) => {
                 let now = fresh.cluster.as_ref().ok_or(Need::Cluster)?;
-                holds(now.as_ref() == Some(planned), || {
+                Check::that(now.as_ref() == Some(planned), || {
                     "the EtcdCluster has changed meanwhile".into()
                 })
             }
@@ -427,17 +399,17 @@ impl Guard {
                 };
                 // With a pod there the cluster has begun already, and its other first members must come.
                 let has_begun = !fresh.pods.as_ref().ok_or(Need::Pods)?.is_empty();
-                holds(has_begun, || format!("EtcdRestore {name} of this cluster waits"))
+                Check::that(has_begun, || format!("EtcdRestore {name} of this cluster waits"))
             }
             Self::RestoreAsked { name, uid } => {
                 let now = fresh.restore.as_ref().ok_or_else(|| Need::Restore(name.clone()))?;
-                holds(now.as_ref() == Some(uid), || {
+                Check::that(now.as_ref() == Some(uid), || {
                     format!("EtcdRestore {name} is gone or complete")
                 })
             }
             Self::Alone { member } => {
                 let mut pods = fresh.pods.as_ref().ok_or(Need::Pods)?.iter();
-                refused_by(pods.find(|pod| pod.name != *member), |pod| {
+                Check::unless(pods.find(|pod| pod.name != *member), |pod| {
                     format!("the pod {} is still there", pod.name)
                 })
             }
@@ -447,11 +419,11 @@ impl Guard {
             }
             Self::PodIs { member, uid } => {
                 let now = fresh.objects.as_ref().ok_or(Need::Objects(member.clone()))?;
-                holds(now.pod == *uid, || format!("the pod of {member} is another one now"))
+                Check::that(now.pod == *uid, || format!("the pod of {member} is another one now"))
             }
             Self::ClaimIs { member, uid } => {
                 let now = fresh.objects.as_ref().ok_or(Need::Objects(member.clone()))?;
-                holds(now.claim == *uid, || {
+                Check::that(now.claim == *uid, || {
                     format!("the claim of {member} is another one now")
                 })
             }
@@ -461,7 +433,7 @@ impl Guard {
                     Check::Refused(format!("cluster {} answered instead of {cluster}", list.cluster))
                 } else {
                     let is_it = |line: &&Listed| is_member(intent, line, member) || line.name.as_ref() == Some(member);
-                    refused_by(list.members.iter().find(is_it), |_| {
+                    Check::unless(list.members.iter().find(is_it), |_| {
                         format!("{member} is in the member list again")
                     })
                 }
@@ -470,12 +442,12 @@ impl Guard {
                 let lists = fresh.lists.as_ref().ok_or(Need::Lists(*cluster))?;
                 let unstarted = |line: &Listed| line.name.is_none() && is_member(intent, line, member);
                 let all = !lists.is_empty() && lists.iter().all(|list| list.iter().any(unstarted));
-                holds(all, || format!("{member} has started meanwhile"))
+                Check::that(all, || format!("{member} has started meanwhile"))
             }
             Self::SameData { hashes, cluster } => {
                 let ids = || hashes.keys().copied().collect();
                 let now = fresh.hashes.as_ref().ok_or_else(|| Need::Hashes(*cluster, ids()))?;
-                refused_by(hashes.iter().find(|(id, was)| now.get(id) != Some(was)), |(id, was)| {
+                Check::unless(hashes.iter().find(|(id, was)| now.get(id) != Some(was)), |(id, was)| {
                     let is = now.get(id).map_or("not to be compared".to_owned(), ToString::to_string);
                     format!("the data of member {id} was {was} and is {is}")
                 })
@@ -483,26 +455,26 @@ impl Guard {
             Self::NodesEnded { nodes } => {
                 let ended = fresh.ended_nodes.as_ref();
                 let ended = ended.ok_or_else(|| Need::EndedNodes(nodes.clone()))?;
-                refused_by(nodes.difference(ended).next(), |node| {
+                Check::unless(nodes.difference(ended).next(), |node| {
                     format!("the node {node} is back")
                 })
             }
             Self::StillTrusted { bundle } => {
                 let mut secrets = fresh.secrets.as_ref().ok_or(Need::Secrets)?.iter();
-                refused_by(secrets.find(|secret| !secret.agrees(bundle)), |secret| {
+                Check::unless(secrets.find(|secret| !secret.agrees(bundle)), |secret| {
                     format!("the Secret {} names other authorities now", secret.name)
                 })
             }
             Self::AllTrust { authorities, before } => {
                 let mut pods = fresh.pods.as_ref().ok_or(Need::Pods)?.iter();
                 let trusts = |pod: &&PodNow| authorities.is_subset(pod.trusts.as_ref().unwrap_or(before));
-                refused_by(pods.find(|pod| !trusts(pod)), |pod| {
+                Check::unless(pods.find(|pod| !trusts(pod)), |pod| {
                     format!("{} does not trust the new authority yet", pod.name)
                 })
             }
             Self::VouchersStay { authorities } => {
                 let mut secrets = fresh.secrets.as_ref().ok_or(Need::Secrets)?.iter();
-                refused_by(secrets.find(|secret| !secret.issued.is_subset(authorities)), |secret| {
+                Check::unless(secrets.find(|secret| !secret.issued.is_subset(authorities)), |secret| {
                     let name = &secret.name;
                     format!("the certificate in the Secret {name} is of an authority that would be dropped")
                 })
@@ -513,7 +485,7 @@ impl Guard {
                     return Ok(Check::Holds);
                 }
                 let mut pods = fresh.pods.as_ref().ok_or(Need::Pods)?.iter();
-                refused_by(pods.find(|pod| !seen.contains(&pod.uid)), |pod| {
+                Check::unless(pods.find(|pod| !seen.contains(&pod.uid)), |pod| {
                     format!("the pod {} was not looked at", pod.name)
                 })
             }
@@ -537,16 +509,4 @@ impl SecretNow {
 
 fn is_member(intent: &Intent, line: &Listed, member: &MemberName) -> bool {
     owner(intent, line).as_ref() == Some(member)
-}
-
-fn holds(it_does: bool, why_not: impl FnOnce() -> String) -> Check {
-    if it_does {
-        Check::Holds
-    } else {
-        Check::Refused(why_not())
-    }
-}
-
-fn refused_by<T>(offender: Option<T>, why: impl FnOnce(T) -> String) -> Check {
-    offender.map_or(Check::Holds, |offender| Check::Refused(why(offender)))
 }

@@ -171,7 +171,7 @@ impl Intent {
             .and_then(|care| care.defragmentation.clone())
             .unwrap_or_default();
         if let Some(schedule) = &care.schedule {
-            crate::cron::Schedule::parse(schedule).map_err(|error| Problem {
+            stateward_core::cron::Schedule::parse(schedule).map_err(|error| Problem {
                 field: "maintenance.defragmentation.schedule".into(),
                 message: error.to_string(),
             })?;
@@ -219,7 +219,7 @@ impl Intent {
                 == Some(api::UpdateStrategyType::OnDelete),
             template: template(cluster),
             sweeps: false,
-            metadata: manifests::hash(&spec.pod.as_ref().map(|pod| (&pod.labels, &pod.annotations))),
+            metadata: stateward_core::manifests::hash(&spec.pod.as_ref().map(|pod| (&pod.labels, &pod.annotations))),
             services: ServiceHashes {
                 peer: hash_of(manifests::peer_service(cluster).metadata.annotations.as_ref()),
                 client: hash_of(manifests::client_service(cluster).metadata.annotations.as_ref()),
@@ -336,7 +336,7 @@ fn template(cluster: &EtcdCluster) -> String {
         &spec.etcd_options,
         &spec.metrics,
     );
-    manifests::hash(&wishes)
+    stateward_core::manifests::hash(&wishes)
 }
 
 /// What of `spec.TLS` makes pods different: with certificates that are handed out by Stateward they are all alike, and
@@ -353,5 +353,5 @@ fn tls_of_pods(cluster: &EtcdCluster) -> Option<api::TlsPolicy> {
 
 /// A size in bytes.
 pub(super) fn bytes(quantity: &Quantity) -> Option<u64> {
-    stateward_api::quantity::bytes(quantity).and_then(|bytes| u64::try_from(bytes).ok())
+    stateward_core::quantity::bytes(quantity).and_then(|bytes| u64::try_from(bytes).ok())
 }

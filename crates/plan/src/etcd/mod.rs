@@ -19,6 +19,7 @@ mod hashes;
 mod hibernate;
 mod intent;
 mod join;
+mod kind;
 pub mod manifests;
 pub mod members;
 mod old_claims;
@@ -56,6 +57,7 @@ use stateward_api::EtcdVersion;
 pub use crate::reason::Reason;
 pub use effect::{Effect, Launch, Note, Stop};
 pub use intent::{Bootstrap, Defragmentation, Intent, Recovery, ServiceHashes, Storage};
+pub use kind::{Cluster, Settings};
 use members::Member;
 pub use record::{
     Bootstrapped, CrashReplaced, Defragmented, LastSeen, OldClaims, OldLog, Record, Recovering, Remembered,

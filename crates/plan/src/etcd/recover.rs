@@ -7,7 +7,7 @@ use super::intent::Recovery;
 use super::members::{Fate, Proof, elapsed, owner};
 use super::quorum::Count;
 use super::record::{Record, Recovering};
-use super::world::{BackupPoint, RequestState};
+use super::world::RequestState;
 use super::{
     Effect, LATER, Launch, LaunchKind, MemberName, Note, Reason, SOON, Step, Stop, View, Work, gone, pods, requests,
 };
@@ -157,31 +157,6 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
     )
 }
 
-/// The backup that a recovery may use: one of this very EtcdCluster, or the one that the user names. Otherwise why not.
-fn candidate<'a>(view: &'a View<'_>) -> Result<&'a BackupPoint, String> {
-    let newest = |of_us: bool| {
-        let mut points: Vec<_> = view.world.backups.iter().collect();
-        points.retain(|point| !of_us || point.cluster.is_some_and(|id| view.record.cluster_ids.contains(&id)));
-        points.into_iter().max_by_key(|point| point.taken)
-    };
-    if let Some(named) = &view.intent.recovery_backup {
-        let consented = newest(false).filter(|point| point.name == *named);
-        return consented.ok_or_else(|| {
-            format!("EtcdBackup {named} of spec.recovery.backupRef has no verified backup; name another one, or create an EtcdRestore")
-        });
-    }
-    match (newest(true), newest(false)) {
-        (Some(point), _) => Ok(point),
-        (None, None) => Err("No verified backup of this cluster is known; create an EtcdRestore that names one, or set spec.recovery.onQuorumLoss to FromSurvivor".into()),
-        (None, Some(other)) => Err(format!(
-            "The newest verified backup, of EtcdBackup {}, is of another cluster ({}), as one that had this name before. To use it nevertheless set spec.recovery.backupRef.name to {}",
-            other.name,
-            other.cluster.map_or("not said which".to_owned(), |id| id.to_string()),
-            other.name
-        )),
-    }
-}
-
 /// A backup is asked for by an EtcdRestore of our own, fetched and proven like any other, and only then followed: if the
 /// majority comes back meanwhile, nothing was touched.
 fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
@@ -198,12 +173,12 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
         let mut requests = view.world.restores.iter();
         requests.find(|request| request.recovery && request.name == *name)
     });
-    let backup = match candidate(view) {
+    let backup = match requests::candidate(view) {
         Ok(backup) => backup,
         Err(why) => return blocked(Reason::NoBackup, why),
     };
     match (&view.record.asked, request) {
-        (_, Some(request)) => match &request.state {
+        (_, Some(request)) if requests::may_be_used(view, request) => match &request.state {
             RequestState::Proven(source) => match requests::too_new(view, source) {
                 Some(why) => blocked(Reason::BackupTooNew, why),
                 None => requests::begin(view, record, request, source),
@@ -226,10 +201,11 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
                 backup: backup.name.clone(),
             }])
         }
-        (None, None) => {
-            let name = view.world.fresh_names.first().map_or("", |name| name.0.as_str());
-            let suffix = name.rsplit('-').next().unwrap_or_default();
-            record.asked = Some(format!("{}-recovery-{suffix}", view.intent.name));
+        (None, None) | (_, Some(_)) => {
+            let Some(name) = name_of_request(view) else {
+                return waits("no name for an EtcdRestore".to_owned());
+            };
+            record.asked = Some(name);
             let note = Note {
                 warning: true,
                 reason: Reason::RecoveringFromBackup,
@@ -243,6 +219,15 @@ fn from_backup(view: &View<'_>, record: &mut Record, words: &str) -> Step {
                 .wake(Duration::ZERO)
         }
     }
+}
+
+/// A name that no EtcdRestore of this cluster has.
+fn name_of_request(view: &View<'_>) -> Option<String> {
+    let mut names = view.world.fresh_names.iter().map(|name| {
+        let suffix = name.0.rsplit('-').next().unwrap_or_default();
+        format!("{}-recovery-{suffix}", view.intent.name)
+    });
+    names.find(|name| view.world.restores.iter().all(|request| request.name != *name))
 }
 
 /// Fence all others, restart the survivor as the only member, then as an ordinary one, and let `grow` do the rest.
@@ -278,6 +263,19 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
         // The majority came back before anything was done: nothing needs recovering.
         record.recovery = None;
         return None;
+    }
+    if !recovering.started && !matches!(view.intent.recovery, Recovery::FromSurvivor(_)) {
+        // The user changed their mind, and nothing of another history is there: whoever was stopped comes back as it was.
+        record.recovery = None;
+        let note = Note {
+            warning: true,
+            reason: Reason::QuorumLost,
+            message: format!(
+                "the recovery from {survivor} is not followed any more: spec.recovery.onQuorumLoss was changed"
+            ),
+        };
+        let message = "the recovery from a survivor was taken back; members come back with their data";
+        return Some(doing(message.into()).with([Effect::Tell(note)]).wake(Duration::ZERO));
     }
     let fence = gone::fence(view, survivor, Stop::Restart, true);
     let only_member_is_taken = pods::try_out(view, survivor, Launch::ForceNew, view.stage_of(survivor));

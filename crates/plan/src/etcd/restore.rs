@@ -11,7 +11,7 @@ use stateward_api::etcd_restore::RestoreSource;
 use super::intent::Recovery;
 use super::members::{Fate, Proof, owner};
 use super::record::{Bootstrapped, Record, RestoreStep, Restoring};
-use super::requests::{begin, claims, doing, lost, too_new};
+use super::requests::{begin, claims, doing, lost, may_be_used, too_new};
 use super::world::{RequestState, RestoreRequest};
 use super::{Effect, LATER, Launch, Note, Reason, SOON, Step, Stop, View, Work, pods};
 
@@ -105,8 +105,10 @@ fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
             .with(kept.flatten())
             .wake(Duration::ZERO);
     }
-    let asked = view.world.restores.iter().any(|request| request.uid == restoring.uid);
-    if !asked && let Some((request, source)) = next(view, Some(restoring)) {
+    let asked = view.world.restores.iter().find(|request| request.uid == restoring.uid);
+    if asked.is_none()
+        && let Some((request, source)) = next(view, Some(restoring))
+    {
         // The user took another backup before this one served.
         let step = begin(view, record, request, source);
         keep_from(record, restoring);
@@ -148,13 +150,14 @@ fn go_on(view: &View<'_>, record: &mut Record, restoring: &Restoring) -> Step {
 }
 
 /// Before anything of the new cluster is made, the user may change their mind. What lived only in pods is gone by then.
-fn still_wanted(view: &View<'_>, restoring: &Restoring, asked: bool) -> bool {
+fn still_wanted(view: &View<'_>, restoring: &Restoring, asked: Option<&RestoreRequest>) -> bool {
     if !view.intent.is_durable() && view.record.bootstrap.is_some() {
         return true;
     }
-    let needed =
-        !restoring.recovery || (matches!(view.intent.recovery, Recovery::FromBackup(_)) && view.world.list.is_none());
-    asked && needed
+    let consents = |request: &RestoreRequest| {
+        matches!(view.intent.recovery, Recovery::FromBackup(_)) && may_be_used(view, request)
+    };
+    asked.is_some_and(|request| !restoring.recovery || (view.world.list.is_none() && consents(request)))
 }
 
 /// What the restore before leaves to the one that takes its place: its old claims, and that there is no way back.
@@ -202,8 +205,10 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring, guard
         });
         return doing(words).with(effects);
     };
-    let fate = view.members.get(seed).map(|member| &member.fate);
-    if matches!(fate, Some(Fate::Lost(Proof::NodeDead(_)))) {
+    let member = view.members.get(seed);
+    let fate = member.map(|member| &member.fate);
+    let is_stranded = member.is_some_and(|member| super::members::is_stranded(view, member));
+    if is_stranded || matches!(fate, Some(Fate::Lost(Proof::NodeDead(_)))) {
         // It may serve there by now: another one begins only when it is proven to have ended.
         return match super::gone::gone(view, seed) {
             Some(_) => begin_again(view, record, restoring),
@@ -279,6 +284,7 @@ mod tests {
                 uid: Uid("restore".into()),
                 name: "back".into(),
                 recovery: false,
+                backup: None,
                 state,
             });
         })
@@ -319,6 +325,41 @@ mod tests {
             Reason::Restoring,
             &["create the claim of c-new", "create pod c-new (Restore, etcd 3.5.35)"],
         );
+    }
+
+    #[test]
+    fn a_first_member_whose_volume_no_node_can_use_begins_elsewhere_once_it_has_ended() {
+        // given a first member that waits for a node which can use its volume, and has waited for long
+        let given = asked(nothing(), proven());
+        let plan = given.then(Reason::Restoring, &[]);
+        let waits = given.record(|record| *record = plan.record).with_objects("c-new");
+        let waits = waits
+            .pod("c-new", |pod| {
+                (pod.node, pod.running, pod.ever_ran, pod.ready) = (None, false, false, false);
+                pod.blocked = Some(crate::etcd::Blocked {
+                    reason: "Unschedulable".into(),
+                    message: "0/3 nodes are available: 3 node(s) had volume node affinity conflict.".into(),
+                    since: None,
+                });
+            })
+            .world(|world| {
+                world.fresh_names.remove(0);
+                let waited = (Uid("pod-c-new".into()), Duration::MAX);
+                world.watched.unscheduled.extend([waited]);
+            });
+        // then it begins again under another name
+        let seed = |plan: crate::etcd::Plan| plan.record.restore.expect("a restore").seed;
+        assert_eq!(seed(waits.then(Reason::Restoring, &[])), "c-newer".into());
+        // but not where it ran before, on a node that may only be cut off
+        let before = crate::etcd::LastSeen {
+            pod: Uid("the pod before".into()),
+            node: Some("node".into()),
+            ..crate::etcd::LastSeen::default()
+        };
+        let ran = waits.record(|record| drop(record.last_seen.insert("c-new".into(), before)));
+        let plan = ran.then(Reason::Restoring, &[]);
+        assert!(plan.report.waiting.contains("confirm-lost"), "{}", plan.report.waiting);
+        assert_eq!(seed(plan), "c-new".into());
     }
 
     #[test]

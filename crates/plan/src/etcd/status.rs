@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_cluster::{
     self as api, BootstrapPhase, BootstrapRecord, CrashReplacement, DefragmentationRecord, EtcdClusterStatus,
     MemberHealth, MemberRole, MemberSeen, MemberStatus, MembersStatus, OnQuorumLoss, Phase, RecoveryPhase,
@@ -12,6 +11,7 @@ use stateward_api::etcd_cluster::{
 };
 use stateward_api::etcd_restore::{ClaimRecord, RestorePhase};
 use stateward_api::names;
+use stateward_core::conditions::{self, Condition, ConditionStatus, types};
 
 use super::Reason;
 use super::intent::{Bootstrap, Intent};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use stateward_api::EtcdVersion;
+use stateward_core::pod::Facts;
 
 use super::{
     Answer, Bootstrapped, Claim, ClusterId, Effect, Exit, Intent, LaunchKind, Listed, MemberId, MemberList, MemberName,
@@ -101,21 +102,16 @@ impl Given {
     /// A member's pod, which runs, and its claim.
     pub(super) fn with_objects(mut self, name: &str) -> Self {
         let pod = Pod {
-            uid: Uid(format!("pod-{name}")),
-            created: Timestamp::UNIX_EPOCH,
-            node: Some(format!("node-of-{name}")),
-            address: None,
-            running: true,
-            running_since: Some(Timestamp::UNIX_EPOCH),
-            ever_ran: true,
-            ready: true,
-            ready_since: Some(Timestamp::UNIX_EPOCH),
-            terminating: false,
-            ended: false,
-            stopped: false,
-            restarts: 0,
-            last_exit: None,
-            blocked: None,
+            facts: Facts {
+                uid: Uid(format!("pod-{name}")),
+                node: Some(format!("node-of-{name}")),
+                running: true,
+                running_since: Some(Timestamp::UNIX_EPOCH),
+                ever_ran: true,
+                ready: true,
+                ready_since: Some(Timestamp::UNIX_EPOCH),
+                ..Facts::default()
+            },
             version: self.intent.version.clone(),
             template: self.intent.template.clone(),
             metadata: self.intent.metadata.clone(),

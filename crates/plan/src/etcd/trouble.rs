@@ -119,3 +119,53 @@ pub(super) fn why_silent(member: &Member<'_>) -> Option<String> {
     let silence = member.silence.filter(|_| member.pod.is_some_and(|pod| pod.running))?;
     (silence.kind != SilenceKind::NotReached).then(|| format!("{} runs but does not answer: {silence}", member.name))
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::etcd::testing::{Given, three};
+    use crate::etcd::{Silence, Voice};
+
+    /// A member that runs since so many seconds does not answer, for a reason of this kind.
+    fn fails(kind: SilenceKind, seconds: i64) -> Given {
+        let given = three();
+        let since = given.now - SignedDuration::from_secs(seconds);
+        given.pod("c-b", |pod| pod.running_since = Some(since)).world(|world| {
+            let silence = Silence::new(kind, "the certificate has expired");
+            world.voices.insert("c-b".into(), Voice::Silent(silence));
+        })
+    }
+
+    #[test]
+    fn what_keeps_a_running_member_from_answering_is_told_after_ten_seconds() {
+        for (kind, reason) in [
+            (SilenceKind::Handshake, Reason::HandshakeFailed),
+            (SilenceKind::NotPermitted, Reason::AccessRefused),
+            (SilenceKind::Unusable, Reason::UnusableAnswer),
+            (SilenceKind::CannotAsk, Reason::CannotAsk),
+        ] {
+            // Not while it may be starting; then there is another look.
+            let early = fails(kind, 4).plan();
+            assert_ne!(early.report.degraded.reason, reason);
+            assert!(early.wake <= Some(Duration::from_secs(6)), "{:?}", early.wake);
+            // Later with the reason, in the condition and as an event.
+            let late = fails(kind, 10).plan();
+            assert_eq!(
+                (late.report.degraded.holds, late.report.degraded.reason),
+                (true, reason)
+            );
+            assert!(late.report.degraded.message.contains("the certificate has expired"));
+            let told = |effect: &Effect| matches!(effect, Effect::Tell(note) if note.warning && note.reason == reason);
+            assert!(late.effects.iter().any(told), "{:?}", late.effects);
+        }
+    }
+
+    #[test]
+    fn a_member_that_nobody_listens_for_may_be_starting() {
+        let plan = fails(SilenceKind::NotReached, 3600).plan();
+        assert!(!plan.report.degraded.reason.to_string().contains("Handshake"));
+        assert!(!plan.effects.iter().any(|effect| matches!(effect, Effect::Tell(_))));
+    }
+}

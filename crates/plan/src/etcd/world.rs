@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,6 +12,9 @@ use serde::{Deserialize, Serialize};
 use stateward_api::EtcdVersion;
 use stateward_api::agent::Place;
 use stateward_api::etcd_restore::RestoreSource;
+pub use stateward_core::Uid;
+pub use stateward_core::claim::Claim;
+pub use stateward_core::pod::{Blocked, Exit};
 
 /// The name of a member: also its pod's name, its hostname and its claim's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -23,10 +27,6 @@ pub struct MemberId(pub u64);
 /// The ID etcd gave a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(pub u64);
-
-/// The UID of a Kubernetes object: names come back, UIDs do not.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Uid(pub String);
 
 macro_rules! shown_as_hex {
     ($name:ident) => {
@@ -52,12 +52,6 @@ shown_as_hex!(MemberId);
 shown_as_hex!(ClusterId);
 
 impl fmt::Display for MemberName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -105,6 +99,8 @@ pub struct World {
     pub secrets: Secrets,
     /// The certificate authorities, with TLS.
     pub trust: Option<Trust>,
+    /// When the first of the certificates that members show ends.
+    pub certificates_end: Option<Timestamp>,
     /// Unused member names, drawn by the caller. The planner takes from the front.
     pub fresh_names: Vec<MemberName>,
     /// An unused cluster token, drawn by the caller.
@@ -186,6 +182,8 @@ pub struct RestoreRequest {
     pub name: String,
     /// It was made for a recovery from quorum loss.
     pub recovery: bool,
+    /// The EtcdBackup that it names, if it names one.
+    pub backup: Option<String>,
     /// How far its backup is.
     pub state: RequestState,
 }
@@ -281,40 +279,11 @@ pub struct BackupPoint {
     pub cluster: Option<ClusterId>,
 }
 
-/// A member's pod as Kubernetes shows it.
+/// A member's pod as Kubernetes shows it, and what its annotations say of its etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// Its UID: what a deletion is guarded by.
-    pub uid: Uid,
-    /// When it was created.
-    pub created: Timestamp,
-    /// The node it was bound to.
-    pub node: Option<String>,
-    /// Its address, once it has one.
-    pub address: Option<String>,
-    /// The etcd container is running now.
-    pub running: bool,
-    /// Since when it is.
-    pub running_since: Option<Timestamp>,
-    /// The etcd container has been running at some time in this pod's life.
-    pub ever_ran: bool,
-    /// Kubernetes holds it for ready.
-    pub ready: bool,
-    /// Since when.
-    pub ready_since: Option<Timestamp>,
-    /// It has a deletion timestamp.
-    pub terminating: bool,
-    /// It ended for good (phase Failed or Succeeded: evicted, for example).
-    pub ended: bool,
-    /// Its kubelet says that its etcd has ended and is not started again. Kubernetes also sets the phase of pods whose
-    /// node it gave up; that alone says nothing of their processes.
-    pub stopped: bool,
-    /// How often the container was restarted.
-    pub restarts: u32,
-    /// Why the last container ended, with the tail of its log.
-    pub last_exit: Option<Exit>,
-    /// Why it does not run: Unschedulable, ImagePullBackOff, CrashLoopBackOff, …
-    pub blocked: Option<Blocked>,
+    /// What every engine's pod shows.
+    pub facts: stateward_core::pod::Facts,
     /// The etcd version it runs (annotation `etcd.version`).
     pub version: EtcdVersion,
     /// Hash of the user's wishes that its spec was made from (annotation `stateward.dev/template`).
@@ -333,26 +302,18 @@ pub struct Pod {
     pub marked_to_leave: bool,
 }
 
-/// The end of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exit {
-    /// Exit code.
-    pub code: i32,
-    /// The last lines of its log.
-    pub message: String,
-    /// When.
-    pub at: Timestamp,
+impl Deref for Pod {
+    type Target = stateward_core::pod::Facts;
+
+    fn deref(&self) -> &Self::Target {
+        &self.facts
+    }
 }
 
-/// Why a pod's container does not run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocked {
-    /// Kubernetes' reason.
-    pub reason: String,
-    /// Kubernetes' message.
-    pub message: String,
-    /// Since when it has not run for this reason, as far as the pod tells.
-    pub since: Option<Timestamp>,
+impl DerefMut for Pod {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.facts
+    }
 }
 
 /// How etcd starts in a pod.
@@ -382,27 +343,6 @@ pub enum TlsStage {
     Prepared,
     /// TLS.
     On,
-}
-
-/// A member's claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// Its UID.
-    pub uid: Uid,
-    /// Bound to a volume.
-    pub bound: bool,
-    /// It has a deletion timestamp.
-    pub terminating: bool,
-    /// Why it is not bound, when Kubernetes said so.
-    pub problem: Option<String>,
-    /// The size it asks for, in bytes.
-    pub requested: u64,
-    /// Its volume is gone (phase Lost).
-    pub lost: bool,
-    /// The name of its volume, once it has one.
-    pub volume: Option<String>,
-    /// It was created at.
-    pub created: Timestamp,
 }
 
 /// What came back when a member was asked.

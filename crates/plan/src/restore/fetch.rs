@@ -2,22 +2,26 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use stateward_api::agent::{InspectTask, Inspected, Outcome, Place, Task};
 use stateward_api::etcd_backup::Encryption;
 use stateward_api::etcd_restore::{EtcdRestoreSpec, EtcdRestoreStatus, RestorePhase, RestoreSource};
 use stateward_api::{GROUP, VERSION, names};
+use stateward_core::backoff::Backoff;
+use stateward_core::manifests::hash;
+use stateward_core::schedule::later;
 
 use super::{Cause, Effect, Reason, Step, View, fail, tell, too_new};
 use crate::agent::{Agent, AgentPod, State};
 use crate::backup::image_pull_secrets;
-use crate::etcd::manifests::hash;
 
 /// The first wait after a failure, and the longest.
-const FIRST_WAIT: Duration = Duration::from_secs(5);
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(5),
+    longest: Duration::from_secs(300),
+};
 /// Seconds after which Kubernetes ends a pod that hangs without a word.
 const LAST_RESORT: i64 = 6 * 3600;
 
@@ -54,7 +58,7 @@ pub(super) fn fetch(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
     }
     if let Some(retry) = &status.retry_at {
         let left = Duration::try_from(retry.0.duration_since(view.now)).unwrap_or_default();
-        if !left.is_zero() && left <= LONGEST_WAIT {
+        if !left.is_zero() && left <= BACKOFF.longest {
             let message = format!("{}; tried again in a while", status.reason);
             return Step::say(Reason::Waiting, message).wake(left);
         }
@@ -133,13 +137,9 @@ fn look(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, ag
 
 fn again(view: &View<'_>, status: &mut EtcdRestoreStatus, reason: impl Into<Cause>, message: String) -> Step {
     let reason = reason.into();
-    let doublings = u32::try_from(status.attempts.saturating_sub(1).clamp(0, 10)).unwrap_or(0);
-    let wait = FIRST_WAIT.saturating_mul(1 << doublings).min(LONGEST_WAIT);
-    let then = SignedDuration::try_from(wait)
-        .ok()
-        .and_then(|wait| view.now.checked_add(wait).ok());
-    let then = then.and_then(|then| Timestamp::from_second(then.as_second()).ok());
-    status.retry_at = then.map(Time);
+    let wait = BACKOFF.after(status.attempts);
+    let then = later(view.now, wait);
+    status.retry_at = Timestamp::from_second(then.as_second()).ok().map(Time);
     status.agent.clear();
     status.reason.clone_from(&message);
     let note = tell(true, Reason::FetchFailed, format!("{reason}: {message}"));
@@ -159,7 +159,7 @@ fn proven(view: &View<'_>, status: &mut EtcdRestoreStatus, chosen: &Chosen<'_>, 
         );
         return fail(status, Reason::BackupCorrupt, message);
     }
-    let cluster = view.world.cluster;
+    let cluster = view.world.cluster.as_deref();
     if let Some(why) = cluster.and_then(|cluster| too_new(&found.cluster_version, cluster)) {
         return fail(status, Reason::BackupTooNew, why);
     }
@@ -209,7 +209,7 @@ fn choose<'a>(view: &View<'a>) -> Result<Chosen<'a>, (Reason, String)> {
             service_account: spec.service_account_name.as_deref(),
         });
     };
-    let Some(backup) = view.world.backup else {
+    let Some(backup) = view.world.backup.as_deref() else {
         let message = format!(
             "EtcdBackup {} is not there: create it, or name the store in this EtcdRestore",
             reference.name
@@ -259,7 +259,7 @@ fn pod(view: &View<'_>, name: &str, chosen: &Chosen<'_>) -> Option<Pod> {
         },
         component: "inspect",
         image: &view.world.image,
-        etcd_image: None,
+        engine_image: None,
         task: Task::Inspect(InspectTask {
             place: chosen.place.clone(),
             location: chosen.location.clone(),
@@ -271,7 +271,12 @@ fn pod(view: &View<'_>, name: &str, chosen: &Chosen<'_>) -> Option<Pod> {
         client_tls: None,
         encryption: chosen.encryption,
         service_account: chosen.service_account,
-        image_pull_secrets: view.world.cluster.map(image_pull_secrets).unwrap_or_default(),
+        image_pull_secrets: view
+            .world
+            .cluster
+            .as_deref()
+            .map(image_pull_secrets)
+            .unwrap_or_default(),
         deadline: Some(LAST_RESORT),
         keeps_running: false,
     };

@@ -10,7 +10,7 @@ use super::{Reason, Step, View, fail, is_recovery, tell, too_new};
 
 pub(super) fn follow(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
     let name = view.restore.cluster_name();
-    let Some(cluster) = view.world.cluster else {
+    let Some(cluster) = view.world.cluster.as_deref() else {
         return Step::say(
             Reason::ClusterMissing,
             format!(
@@ -38,10 +38,13 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
 
 fn not_taken_up(view: &View<'_>, status: &mut EtcdRestoreStatus, there: &EtcdClusterStatus) -> Step {
     let name = view.restore.cluster_name();
-    let cluster = view.world.cluster;
+    let cluster = view.world.cluster.as_deref();
     let asked = there.recovery.as_ref().map(|recovery| recovery.restore.as_str());
     if cluster.is_some_and(|cluster| is_recovery(view.restore, cluster)) && asked != Some(view.name()) {
-        let message = format!("EtcdCluster {name} has its quorum back: the recovery is not needed any more");
+        let message = match asked.filter(|asked| !asked.is_empty()) {
+            Some(asked) => format!("EtcdRestore {asked} took its place: another backup is used for the recovery"),
+            None => format!("EtcdCluster {name} has its quorum back: the recovery is not needed any more"),
+        };
         return fail(status, Reason::NotNeeded, message);
     }
     let another = there.restore.as_ref().map(|record| record.name.as_str());

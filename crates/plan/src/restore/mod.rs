@@ -5,11 +5,13 @@
 
 mod fetch;
 mod follow;
+mod kind;
 mod report;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -22,14 +24,15 @@ pub use crate::backup::Effect;
 use crate::etcd::facts::cannot_read;
 use crate::etcd::{Note, RequestState, RestoreRequest, Uid};
 use crate::reason::{Cause, Reason};
+pub use kind::Restore;
 
 /// Everything observed in one round.
 #[derive(Clone, Debug, Default)]
-pub struct World<'a> {
+pub struct World {
     /// The cluster to put back.
-    pub cluster: Option<&'a EtcdCluster>,
+    pub cluster: Option<Arc<EtcdCluster>>,
     /// The EtcdBackup that is named.
-    pub backup: Option<&'a EtcdBackup>,
+    pub backup: Option<Arc<EtcdBackup>>,
     /// Pods that this EtcdRestore (by UID) owns, by name.
     pub agents: BTreeMap<String, Agent>,
     /// A Secret that pods would mount and that is not there, in words that say what to do.
@@ -51,7 +54,7 @@ pub struct Plan {
 
 struct View<'a> {
     restore: &'a EtcdRestore,
-    world: &'a World<'a>,
+    world: &'a World,
     now: Timestamp,
 }
 
@@ -107,7 +110,7 @@ fn tell(warning: bool, reason: Reason, message: impl Into<String>) -> Effect {
 }
 
 /// Decides one round.
-pub fn plan(restore: &EtcdRestore, world: &World<'_>, now: Timestamp) -> Plan {
+pub fn plan(restore: &EtcdRestore, world: &World, now: Timestamp) -> Plan {
     let old = restore.status.clone().unwrap_or_default();
     let mut status = old.clone();
     let view = View { restore, world, now };
@@ -205,6 +208,7 @@ pub fn request(restore: &EtcdRestore, cluster: &EtcdCluster) -> Option<RestoreRe
         uid: Uid(restore.metadata.uid.clone()?),
         name: restore.metadata.name.clone()?,
         recovery: is_recovery(restore, cluster),
+        backup: restore.spec.backup_ref.as_ref().map(|reference| reference.name.clone()),
         state,
     })
 }

@@ -1,8 +1,8 @@
 //! What the user sees of an EtcdRestore.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use stateward_api::conditions::{self, Condition, ConditionStatus, types};
 use stateward_api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
+use stateward_core::conditions::{self, Condition, ConditionStatus, types};
 
 use super::{Reason, Step, View};
 

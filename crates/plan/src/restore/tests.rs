@@ -39,7 +39,7 @@ fn agent(state: State) -> Agent {
 
 /// The name of an attempt's pod.
 fn name(attempt: i64) -> String {
-    format!("c-inspect-{}-{attempt}", &crate::etcd::manifests::hash(&"r1")[..5])
+    format!("c-inspect-{}-{attempt}", &stateward_core::manifests::hash(&"r1")[..5])
 }
 
 fn said(outcome: Outcome) -> State {
@@ -51,7 +51,7 @@ fn makes_a_pod(plan: &Plan) -> bool {
 }
 
 /// A world in which the pod of the first attempt is like this.
-fn with_agent(state: State) -> World<'static> {
+fn with_agent(state: State) -> World {
     World {
         agents: [(name(1), agent(state))].into(),
         ..World::default()
@@ -134,7 +134,7 @@ fn it_has_succeeded_when_the_cluster_says_so() {
     for (phase, succeeded) in [("Replacing", false), ("Seeding", false), ("Complete", true)] {
         let cluster = cluster(phase);
         let world = World {
-            cluster: Some(&cluster),
+            cluster: Some(Arc::new(cluster)),
             ..World::default()
         };
         let plan = plan(&restore(from_file(), Some(&status)), &world, now());
@@ -171,13 +171,13 @@ fn a_backup_of_a_newer_minor_version_is_refused_before_anything_is_touched() {
     };
     let (older, newer) = (cluster("3.5.35"), cluster("3.6.16"));
     let begun = plan(&restore(from_file(), None), &World::default(), now()).status;
-    let proven = |cluster| {
+    let proven = |cluster: Option<&EtcdCluster>| {
         let found = Inspected {
             cluster_version: "3.6.0".into(),
             ..Inspected::default()
         };
         let world = World {
-            cluster,
+            cluster: cluster.cloned().map(Arc::new),
             ..with_agent(said(Outcome::Inspected(found)))
         };
         plan(&restore(from_file(), Some(&begun)), &world, now()).status
@@ -196,7 +196,7 @@ fn a_backup_of_a_newer_minor_version_is_refused_before_anything_is_touched() {
     }))
     .expect("a status");
     let world = World {
-        cluster: Some(&upgrading),
+        cluster: Some(Arc::new(upgrading)),
         ..World::default()
     };
     let waits = plan(&restore(from_file(), Some(&good)), &world, now()).status.waiting;
@@ -221,7 +221,7 @@ fn a_backup_of_a_newer_minor_version_is_refused_before_anything_is_touched() {
     let state = request(&object, &older).map(|request| request.state);
     assert!(matches!(state, Some(RequestState::Failed(_))), "{state:?}");
     let world = World {
-        cluster: Some(&older),
+        cluster: Some(Arc::new(older)),
         ..World::default()
     };
     assert_eq!(plan(&object, &world, now()).status.phase, Some(RestorePhase::Failed));

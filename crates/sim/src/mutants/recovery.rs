@@ -58,6 +58,18 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::OWN_BACKUP],
         )
         .alone(),
+        caught_in(
+            "goes on although the user changed their mind",
+            no_change_of_mind,
+            scenes::goes_on_without_consent,
+            &[name::EVIDENCE],
+        ),
+        caught_in(
+            "keeps to the backup that was named by mistake",
+            keeps_to_what_was_asked,
+            scenes::mistake_is_taken_back,
+            &[name::OWN_BACKUP],
+        ),
     ]
 }
 
@@ -146,4 +158,23 @@ fn any_backup(intent: &Intent, record: &Record, world: &World, now: Timestamp) -
         backup.cluster = record.cluster_ids.last().copied();
     }
     plan(intent, record, &world, now)
+}
+
+/// What a recovery has asked for counts as what it may use.
+fn keeps_to_what_was_asked(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let mut world = world.clone();
+    let point = world.backups.first().map(|point| point.name.clone());
+    for request in world.restores.iter_mut().filter(|request| request.recovery) {
+        request.backup = intent.recovery_backup.clone().or_else(|| point.clone());
+    }
+    plan(intent, record, &world, now)
+}
+
+/// Whoever was chosen becomes the cluster, whatever the spec says since.
+fn no_change_of_mind(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let mut intent = intent.clone();
+    if record.recovery.is_some() {
+        intent.recovery = Recovery::FromSurvivor(Duration::ZERO);
+    }
+    plan(&intent, record, world, now)
 }

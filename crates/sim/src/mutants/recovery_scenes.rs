@@ -134,6 +134,47 @@ pub(crate) fn loses_everything_after_another(subject: &Subject) -> Sim<'_> {
     sim
 }
 
+/// The user changes their mind when a survivor is chosen, and nothing else has happened.
+pub(crate) fn consent_is_taken_back(subject: &Subject) -> Sim<'_> {
+    let mut sim = backed_up(subject, Recovery::FromSurvivor(DELAY), false);
+    for name in names(&sim, &two(&sim)) {
+        sim.delete_claim(&name);
+        sim.delete_pod(&name, None);
+    }
+    sim.judge_loss(false);
+    let end = sim.now + 10 * MINUTE;
+    let is_chosen = |sim: &Sim<'_>| sim.present().is_some_and(|(_, record)| record.recovery.is_some());
+    while !is_chosen(&sim) && sim.step(end) {}
+    sim.edit(|intent| intent.recovery = Recovery::Report);
+    run(&mut sim, 5 * MINUTE);
+    sim
+}
+
+pub(crate) fn goes_on_without_consent(subject: &Subject) -> Option<Violation> {
+    consent_is_taken_back(subject).broken
+}
+
+/// A recovery has asked for a backup of an earlier cluster, which the user named by mistake, or follows it already. Then the user
+/// takes that back, and a backup of this very cluster is known: its number is returned.
+pub(crate) fn named_by_mistake(subject: &Subject, followed: bool) -> (Sim<'_>, usize) {
+    let mut sim = loses_everything_after_another(subject);
+    sim.edit(|intent| intent.recovery_backup = Some("nightly".into()));
+    let end = sim.now + 10 * MINUTE;
+    let is_so = |sim: &Sim<'_>| match followed {
+        false => sim.kube.now.restores.iter().any(|restore| restore.recovery),
+        true => sim.present().is_some_and(|(_, record)| record.restoring().is_some()),
+    };
+    while !is_so(&sim) && sim.step(end) {}
+    let own = sim.take_backup();
+    sim.edit(|intent| intent.recovery_backup = None);
+    rest(&mut sim);
+    (sim, own)
+}
+
+pub(crate) fn mistake_is_taken_back(subject: &Subject) -> Option<Violation> {
+    named_by_mistake(subject, false).0.broken
+}
+
 pub(crate) fn backup_of_another(subject: &Subject) -> Option<Violation> {
     let mut sim = loses_everything_after_another(subject);
     let end = sim.now + 10 * MINUTE;

@@ -13,18 +13,30 @@ use crate::sim::Sim;
 impl Sim<'_> {
     /// A survivor is chosen: only with the user's consent, and only when the others cannot be a majority any more.
     pub(crate) fn check_recovery(&mut self, intent: &Intent, recovering: Option<&Recovering>) {
-        if !matches!(intent.recovery, Recovery::FromSurvivor(_)) {
-            self.break_rule(
-                name::EVIDENCE,
-                "a survivor is to become the cluster without the user's consent",
-            );
-        }
+        self.check_consent(intent);
         self.check_majority_cannot_come_back();
         self.check_delay(intent);
         if let Some(recovering) = recovering {
             self.check_survivor(recovering);
         }
         self.truth.consented = true;
+    }
+
+    fn check_consent(&mut self, intent: &Intent) {
+        if !matches!(intent.recovery, Recovery::FromSurvivor(_)) {
+            self.break_rule(
+                name::EVIDENCE,
+                "a survivor is to become the cluster without the user's consent",
+            );
+        }
+    }
+
+    /// The survivor is about to be started as the only member: the user may have changed their mind since it was chosen.
+    pub(crate) fn check_consent_lasts(&mut self, intent: &Intent, before: &Record, after: &Record) {
+        let started = |record: &Record| record.recovery.as_ref().is_some_and(|recovery| recovery.started);
+        if !started(before) && started(after) {
+            self.check_consent(intent);
+        }
     }
 
     /// No member that the operator reaches knows more entries to be committed.

@@ -226,6 +226,31 @@ fn a_backup_of_an_earlier_cluster_of_the_name_is_used_only_with_consent() {
 }
 
 #[test]
+fn a_backup_that_the_user_does_not_name_any_more_is_not_used() {
+    for followed in [false, true] {
+        let (sim, own) = named_by_mistake(&REAL, followed);
+        assert_eq!(sim.broken, None);
+        let record = sim.present().map(|(_, record)| record.clone()).expect("a record");
+        let source = record.restore.expect("a restore").source;
+        assert_eq!(source.location, format!("backup-{own}"));
+    }
+}
+
+#[test]
+fn a_survivor_does_not_become_the_cluster_without_consent_that_lasts() {
+    let mut sim = consent_is_taken_back(&REAL);
+    assert_eq!(sim.broken, None);
+    // then nobody is made the only member, and the survivor serves as what it was
+    assert_eq!(sim.lineages, 0);
+    assert!(sim.present().is_some_and(|(_, record)| record.recovery.is_none()));
+    assert_eq!(sim.processes.len(), 1);
+    // and the way is still open
+    sim.edit(|intent| intent.recovery = Recovery::FromSurvivor(DELAY));
+    rests(&mut sim);
+    assert_eq!(sim.lineages, 1);
+}
+
+#[test]
 fn a_clock_that_is_ahead_does_not_shorten_the_delay() {
     assert_eq!(clock_is_ahead(&REAL), None);
 }

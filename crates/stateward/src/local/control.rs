@@ -1,15 +1,13 @@
 //! How `stateward local fault` reaches the process that runs: one request and one answer as lines on a local socket that
 //! only its owner can open.
 
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use embedded_kube::Faults;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client};
-use stateward_operator::Reach;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -43,6 +41,13 @@ pub(crate) enum Fault {
         /// The claim
         claim: String,
     },
+    /// Let nothing pass between two pods
+    Cut {
+        /// One pod
+        pod: String,
+        /// The other
+        other: String,
+    },
     /// Cut the operator off from a pod; other pods still reach it
     CutOperator {
         /// The pod
@@ -63,18 +68,20 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    fn words(&self) -> (&'static str, &str) {
-        match self {
+    fn words(&self) -> (&'static str, String) {
+        let (verb, name) = match self {
+            Self::Cut { pod, other } => return ("cut", format!("{pod} {other}")),
             Self::Kill { pod } => ("kill", pod),
             Self::Freeze { pod } => ("freeze", pod),
             Self::Thaw { pod } => ("thaw", pod),
             Self::LoseVolume { claim } => ("lose-volume", claim),
             Self::CorruptVolume { claim } => ("corrupt-volume", claim),
             Self::CutOperator { pod } => ("cut-operator", pod),
-            Self::Heal => ("heal", ""),
+            Self::Heal => return ("heal", String::new()),
             Self::StopNode { node } => ("stop-node", node),
             Self::StartNode { node } => ("start-node", node),
-        }
+        };
+        (verb, name.clone())
     }
 }
 
@@ -82,16 +89,14 @@ impl Fault {
 #[derive(Clone)]
 pub(super) struct Means {
     faults: Faults,
-    reach: Reach,
-    client: Client,
+    operator: Ipv4Addr,
 }
 
 impl Means {
     pub(super) fn of(ground: &Ground) -> Result<Self> {
         Ok(Self {
             faults: ground.faults()?,
-            reach: ground.reach.clone(),
-            client: ground.client(),
+            operator: ground.operator_address(),
         })
     }
 }
@@ -144,12 +149,14 @@ async fn carry_out(means: &Means, line: &str) -> Result<()> {
         "thaw" => faults.unfreeze(namespace, object).await?,
         "lose-volume" => faults.lose_volume(namespace, object).await?,
         "corrupt-volume" => drop(faults.corrupt_volume(namespace, object, "*").await?),
-        "cut-operator" => {
-            let pods: Api<Pod> = Api::namespaced(means.client.clone(), namespace);
-            let address = pods.get(object).await?.status.and_then(|status| status.pod_ip);
-            means.reach.cut(address.context("the pod has no address yet")?.parse()?);
+        "cut" => {
+            let (one, other) = object.split_once(' ').context("two pods are needed")?;
+            let (in_namespace, other) = other.split_once('/').unwrap_or(("default", other));
+            let (one, other) = (faults.address(namespace, one)?, faults.address(in_namespace, other)?);
+            faults.cut(one, other).await?;
         }
-        "heal" => means.reach.heal(),
+        "cut-operator" => faults.cut(means.operator, faults.address(namespace, object)?).await?,
+        "heal" => faults.heal().await?,
         "stop-node" => faults.stop_node(name).await?,
         "start-node" => faults.start_node(name).await?,
         _ => bail!("no such fault"),

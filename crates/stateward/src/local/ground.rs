@@ -1,15 +1,16 @@
 //! An embedded Kubernetes with the operator beside it, in this process.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use embedded_kube::{Cluster, Faults, ImageSource};
+use embedded_kube::{Cluster, Faults, Guest, ImageSource};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use stateward_api::EtcdCluster;
-use stateward_operator::{Config, Reach};
+use stateward_operator::Config;
 use tokio_util::sync::CancellationToken;
 
 /// How to start.
@@ -42,8 +43,8 @@ pub(crate) struct Ground {
     _program: tempfile::TempDir,
     stop: CancellationToken,
     operator: Option<tokio::task::JoinHandle<()>>,
-    /// Whom the operator does not reach.
-    pub(crate) reach: Reach,
+    /// Where the operator runs in the cluster's network.
+    guest: Guest,
     folder: PathBuf,
 }
 
@@ -62,6 +63,19 @@ fn cache() -> PathBuf {
     let cache = cache.or_else(|| std::env::var_os("XDG_CACHE_HOME").map(|home| PathBuf::from(home).join("stateward")));
     let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/stateward")));
     cache.unwrap_or_else(|| ".".into())
+}
+
+/// The folder with the newest etcd at hand.
+pub(super) fn newest_etcd() -> Option<PathBuf> {
+    let entries = std::fs::read_dir(etcd_folder()).into_iter().flatten().flatten();
+    let folders = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.join("etcdctl").is_file());
+    let version = |path: &PathBuf| -> Vec<u32> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.split('.').map(|part| part.parse().unwrap_or_default()).collect()
+    };
+    folders.max_by_key(version)
 }
 
 /// This very program as the image that pods which take and restore backups run.
@@ -85,6 +99,8 @@ impl Ground {
         let cluster = builder.start().await.context("cannot start the embedded Kubernetes")?;
         let folder = cluster.folder().to_owned();
         crate::logging::to_file(&folder.join("log"))?;
+        std::fs::write(folder.join("pid"), std::process::id().to_string())?;
+        let guest = cluster.guest().await.context("cannot give the operator an address")?;
         let kubeconfig = embedded_kube::kubeconfig_yaml(&cluster.kubeconfig());
         std::fs::write(folder.join("kubeconfig"), kubeconfig).context("cannot write the kubeconfig")?;
         let stop = CancellationToken::new();
@@ -93,7 +109,7 @@ impl Ground {
             _program: program,
             stop,
             operator: None,
-            reach: Reach::default(),
+            guest,
             folder,
         };
         if start.operator {
@@ -105,12 +121,8 @@ impl Ground {
 
     fn start_operator(&mut self) {
         let (client, stop) = (self.cluster.client(), self.stop.clone());
-        let config = Config {
-            reach: self.reach.clone(),
-            ..Config::default()
-        };
-        self.operator = Some(tokio::spawn(async move {
-            if let Err(error) = stateward_operator::run(config, client, stop).await {
+        self.operator = Some(self.guest.spawn(async move {
+            if let Err(error) = stateward_operator::run(Config::default(), client, stop).await {
                 tracing::error!("the operator ended: {error:#}");
             }
         }));
@@ -137,27 +149,21 @@ impl Ground {
         self.cluster.faults().context("it was started without nodes")
     }
 
+    /// The operator's address.
+    pub(crate) fn operator_address(&self) -> Ipv4Addr {
+        self.guest.address()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")
     }
 
     pub(crate) fn log(&self) -> PathBuf {
         self.folder.join("log")
-    }
-
-    /// An etcdctl that can be pasted into a terminal: the newest at hand.
-    pub(crate) fn etcdctl(&self) -> String {
-        let folder = etcd_folder();
-        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-        let mut found: Vec<PathBuf> = entries
-            .map(|entry| entry.path().join("etcdctl"))
-            .filter(|path| path.is_file())
-            .collect();
-        found.sort();
-        found.last().map_or_else(
-            || "etcdctl".to_owned(),
-            |path: &PathBuf| Path::display(path).to_string(),
-        )
     }
 
     /// Ends a pod's processes as a crash does.
@@ -175,5 +181,6 @@ impl Ground {
             let _ended = operator.await;
         }
         self.cluster.stop().await;
+        let _gone = std::fs::remove_file(self.folder.join("pid"));
     }
 }

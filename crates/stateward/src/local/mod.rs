@@ -3,6 +3,7 @@
 mod control;
 mod ground;
 
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,14 @@ pub(crate) enum Verb {
         #[command(flatten)]
         place: Place,
     },
+    /// Run a command in its network, where pods and services are reached by name: `stateward local exec -- etcdctl …`
+    Exec {
+        #[command(flatten)]
+        place: Place,
+        /// The command and its arguments
+        #[arg(required = true, trailing_var_arg = true)]
+        command: Vec<String>,
+    },
     /// Break something, or mend it
     Fault {
         #[command(flatten)]
@@ -81,6 +90,13 @@ impl Place {
     }
 }
 
+impl Verb {
+    /// Whether it runs pods in this process.
+    pub(crate) fn runs_pods(&self) -> bool {
+        matches!(self, Self::Up { .. })
+    }
+}
+
 pub(crate) async fn run(verb: Verb) -> Result<()> {
     match verb {
         Verb::Up {
@@ -102,6 +118,7 @@ pub(crate) async fn run(verb: Verb) -> Result<()> {
             );
             Ok(())
         }
+        Verb::Exec { place, command } => exec(&place, &command),
         Verb::Fault { place, fault } => control::send(&place.folder()?.join("control"), &fault).await,
     }
 }
@@ -115,7 +132,6 @@ async fn up(place: &Place, nodes: u8, operator: bool, nearest_images: bool) -> R
     }
     let folder = place.folder()?;
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    std::fs::write(folder.join("pid"), std::process::id().to_string())?;
     let started = Instant::now();
     let ground = Ground::start(Start {
         folder: Some(folder.clone()),
@@ -136,8 +152,30 @@ async fn up(place: &Place, nodes: u8, operator: bool, nearest_images: bool) -> R
         () = crate::operator::stop_signal() => {}
     }
     ground.stop().await;
-    let _gone = std::fs::remove_file(folder.join("pid"));
     Ok(())
+}
+
+/// Becomes the command.
+fn exec(place: &Place, command: &[String]) -> Result<()> {
+    let folder = place.folder()?;
+    let Some(pid) = place.running()? else {
+        bail!(
+            "nothing runs in {}; start it with `stateward local up`",
+            folder.display()
+        );
+    };
+    let mut inside = embedded_kube::visit_network(pid.as_raw().unsigned_abs(), &folder, command)
+        .with_context(|| format!("cannot enter the network of process {pid}"))?;
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    if let Some(programs) = ground::newest_etcd() {
+        path.push(":");
+        path.push(programs);
+    }
+    let error = inside
+        .env("PATH", path)
+        .env("KUBECONFIG", folder.join("kubeconfig"))
+        .exec();
+    Err(error).context("cannot run the command")
 }
 
 async fn down(place: &Place) -> Result<()> {

@@ -103,11 +103,11 @@ fn allocate(call: &Call, service: &mut Value, old: Option<&Value>) -> Result<()>
         wanted => {
             let problem = match wanted.parse::<Ipv4Addr>() {
                 Err(_) => Some(format!("{wanted} is not an IPv4 address")),
-                Ok(ip) if !call.server.network.is_service_address(ip) => {
-                    let n = call.server.network.n();
+                Ok(ip) if !call.server.network.range().is_service(ip) => {
+                    let (first, prefix) = call.server.network.range().services();
                     Some(format!(
                         "failed to allocate IP {ip}: the provided IP ({ip}) is not in the valid range. The range of \
-                         valid IPs is 127.{n}.128.0/17"
+                         valid IPs is {first}/{prefix}"
                     ))
                 }
                 Ok(ip) if used(ip) => Some(format!("failed to allocate IP {ip}: provided IP is already allocated")),

@@ -7,7 +7,7 @@ mod stdin;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -24,6 +24,7 @@ use super::process::Process;
 use super::sources::Sources;
 use super::status::ContainerView;
 use super::volumes;
+use crate::network::{Namespace, Place};
 pub(crate) use start::user;
 use stdin::Stdin;
 
@@ -53,6 +54,8 @@ pub(crate) enum Order {
 pub(crate) struct Running {
     pub(crate) process: Process,
     pub(crate) user_namespace: bool,
+    /// The pod's network.
+    pub(crate) namespace: Namespace,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) log: RunLog,
     /// Where what is typed goes, if the container asked for it.
@@ -61,21 +64,29 @@ pub(crate) struct Running {
 
 /// The containers of one pod that run now, by name.
 #[derive(Default)]
-pub(crate) struct RunningContainers(Mutex<HashMap<String, Running>>);
+pub(crate) struct RunningContainers {
+    containers: Mutex<HashMap<String, Running>>,
+    /// Where the pod is in the network, once it is.
+    pub(crate) place: OnceLock<Place>,
+}
 
 impl RunningContainers {
     fn set(&self, name: &str, running: Option<Running>) {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.containers.lock().unwrap_or_else(PoisonError::into_inner);
         match running {
             Some(running) => map.insert(name.to_string(), running),
             None => map.remove(name),
         };
     }
     pub(crate) fn get(&self, name: &str) -> Option<Running> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.containers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(name)
+            .cloned()
     }
     pub(crate) fn all(&self) -> Vec<Running> {
-        self.0
+        self.containers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .values()
@@ -90,6 +101,8 @@ pub(crate) struct PodContext {
     pub(crate) pod: watch::Receiver<Arc<Pod>>,
     pub(crate) state: Arc<PodState>,
     pub(crate) facts: Facts,
+    /// Where the pod is in the network.
+    pub(crate) place: Place,
     pub(crate) folder: PathBuf,
     pub(crate) volumes: volumes::Folders,
     pub(crate) running: Arc<RunningContainers>,

@@ -119,7 +119,7 @@ impl Keeper {
         if !env.iter().any(|(name, _)| name == "HOME") {
             env.push(("HOME".to_string(), if uid == 0 { "/root" } else { "/" }.to_string()));
         }
-        let command = environment::command_line(spec, &found.image.entrypoint, &found.image.cmd, &env, facts.pod_ip);
+        let command = environment::command_line(spec, &found.image.entrypoint, &found.image.cmd, &env);
         let sandbox = Sandbox {
             hostname: facts.hostname.clone(),
             uid,
@@ -152,7 +152,12 @@ impl Keeper {
         }
         let run = self.run_number();
         self.event(Weight::Normal, "Created", format!("Container created: {}", self.name));
-        let process = self.context.machine.spawner.spawn(command).await?;
+        let process = self
+            .context
+            .machine
+            .spawner
+            .spawn(command, &self.context.place.namespace)
+            .await?;
         let (stdout, stderr): (OwnedFd, OwnedFd) = (stdout.into(), stderr.into());
         let log = logs::record(
             &folder.join("logs"),
@@ -164,6 +169,7 @@ impl Keeper {
         let running_now = Running {
             process: process.clone(),
             user_namespace,
+            namespace: self.context.place.namespace.clone(),
             env: env.clone(),
             log: log.clone(),
             stdin,
@@ -186,6 +192,7 @@ impl Keeper {
             spawner: self.context.machine.spawner.clone(),
             process,
             user_namespace,
+            namespace: self.context.place.namespace.clone(),
             env,
             pod_ip: facts.pod_ip,
             container: spec.clone(),

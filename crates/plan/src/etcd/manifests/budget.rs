@@ -9,7 +9,13 @@ use stateward_api::{EtcdCluster, names};
 pub fn budget(cluster: &EtcdCluster) -> PodDisruptionBudget {
     let may_go = ((cluster.spec.size - 1) / 2).max(1);
     let mut metadata = super::metadata(cluster, names::disruption_budget(cluster.name()));
-    metadata.annotations = Some([(super::ANNOTATION_METADATA.to_owned(), super::hash(&may_go))].into());
+    metadata.annotations = Some(
+        [(
+            super::ANNOTATION_METADATA.to_owned(),
+            stateward_core::manifests::hash(&may_go),
+        )]
+        .into(),
+    );
     PodDisruptionBudget {
         metadata,
         spec: Some(PodDisruptionBudgetSpec {

@@ -88,7 +88,7 @@ fn care(cluster: &EtcdCluster, version: &EtcdVersion) -> Vec<String> {
         return Vec::new();
     };
     let mut flags = Vec::new();
-    if let Some(bytes) = care.quota.as_ref().and_then(stateward_api::quantity::bytes) {
+    if let Some(bytes) = care.quota.as_ref().and_then(stateward_core::quantity::bytes) {
         flags.push(format!("--quota-backend-bytes={bytes}"));
     }
     if let Some(compaction) = care

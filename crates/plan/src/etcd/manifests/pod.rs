@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, Container, ContainerPort, DownwardAPIProjection, DownwardAPIVolumeFile,
     EmptyDirVolumeSource, EnvVar, EnvVarSource, HTTPGetAction, KeyToPath, ObjectFieldSelector,
-    PersistentVolumeClaimVolumeSource, Pod, PodAffinityTerm, PodAntiAffinity, PodSecurityContext, PodSpec, Probe,
-    ProjectedVolumeSource, SeccompProfile, SecretProjection, SecretVolumeSource, SecurityContext, TCPSocketAction,
-    TopologySpreadConstraint, Volume, VolumeMount, VolumeProjection,
+    PersistentVolumeClaimVolumeSource, Pod, PodAffinityTerm, PodAntiAffinity, PodSpec, Probe, ProjectedVolumeSource,
+    SecretProjection, SecretVolumeSource, SecurityContext, TCPSocketAction, TopologySpreadConstraint, Volume,
+    VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -18,9 +18,6 @@ use stateward_api::{EtcdCluster, EtcdVersion, names};
 use super::flags::{CLIENT_TLS, PEER_TLS, SERVER_TLS, VOLUME, flags, has_metrics_port};
 use super::launch;
 use crate::etcd::{Authority, Intent, Launch, MemberName, TlsStage};
-
-/// A user and group of no rights, where the user names none.
-const NOBODY: i64 = 65532;
 
 /// Whom a pod that is made now trusts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -152,7 +149,12 @@ pub fn pod(
         tolerations: (!policy.tolerations.is_empty()).then(|| policy.tolerations.clone()),
         affinity: affinity(cluster, &policy),
         topology_spread_constraints: Some(spread(cluster)),
-        security_context: Some(policy.security_context.clone().unwrap_or_else(restricted)),
+        security_context: Some(
+            policy
+                .security_context
+                .clone()
+                .unwrap_or_else(stateward_core::manifests::restricted),
+        ),
         ..PodSpec::default()
     };
     if let Launch::Restore { source, .. } = start {
@@ -480,73 +482,5 @@ fn ours(cluster: &EtcdCluster) -> LabelSelector {
     LabelSelector {
         match_labels: Some(names::selector(cluster.name())),
         ..LabelSelector::default()
-    }
-}
-
-pub(crate) fn restricted() -> PodSecurityContext {
-    PodSecurityContext {
-        run_as_non_root: Some(true),
-        run_as_user: Some(NOBODY),
-        run_as_group: Some(NOBODY),
-        fs_group: Some(NOBODY),
-        fs_group_change_policy: Some("OnRootMismatch".into()),
-        seccomp_profile: Some(SeccompProfile {
-            type_: "RuntimeDefault".into(),
-            localhost_profile: None,
-        }),
-        ..PodSecurityContext::default()
-    }
-}
-
-/// Leaves the choice of users and groups to Kubernetes, where it gives each namespace its own (OpenShift). What the user chose stays.
-/// It is no part of the template's hash: a pod that runs is as good as one without.
-pub fn leave_user_ids_out(pod: &mut Pod) {
-    let Some(spec) = &mut pod.spec else { return };
-    if let Some(context) = spec
-        .security_context
-        .as_mut()
-        .filter(|context| **context == restricted())
-    {
-        context.run_as_user = None;
-        context.run_as_group = None;
-        context.fs_group = None;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pod_with(context: PodSecurityContext) -> Pod {
-        Pod {
-            spec: Some(PodSpec {
-                security_context: Some(context),
-                ..PodSpec::default()
-            }),
-            ..Pod::default()
-        }
-    }
-
-    fn ids(pod: &Pod) -> [Option<i64>; 3] {
-        let context = pod.spec.as_ref().and_then(|spec| spec.security_context.clone());
-        let context = context.unwrap_or_default();
-        [context.run_as_user, context.run_as_group, context.fs_group]
-    }
-
-    #[test]
-    fn user_ids_are_left_out_unless_the_user_chose_them() {
-        let mut ours = pod_with(restricted());
-        assert_eq!(ids(&ours), [Some(NOBODY); 3]);
-        leave_user_ids_out(&mut ours);
-        assert_eq!(ids(&ours), [None; 3]);
-        let context = ours.spec.and_then(|spec| spec.security_context).unwrap_or_default();
-        assert_eq!(context.run_as_non_root, Some(true), "the rest of the standard stays");
-        let theirs = PodSecurityContext {
-            run_as_user: Some(9000),
-            ..restricted()
-        };
-        let mut theirs = pod_with(theirs);
-        leave_user_ids_out(&mut theirs);
-        assert_eq!(ids(&theirs)[0], Some(9000));
     }
 }

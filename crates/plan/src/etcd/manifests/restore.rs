@@ -15,7 +15,7 @@ use super::flags::VOLUME;
 use super::launch;
 use crate::etcd::facts::restore_tool_version;
 use crate::etcd::{Intent, MemberName};
-use crate::store_mounts::{StoreMounts, mount};
+use stateward_core::agent::{StoreMounts, mount};
 
 /// The init container that makes the data.
 pub const CONTAINER: &str = "restore";

@@ -69,7 +69,7 @@ fn finished(
     let mut metadata = super::metadata(cluster, name);
     let own = metadata.labels.take().unwrap_or_default();
     metadata.labels = Some(labels.into_iter().chain(own).collect());
-    let hash = super::hash(&(&spec, &metadata.labels, &annotations));
+    let hash = stateward_core::manifests::hash(&(&spec, &metadata.labels, &annotations));
     metadata.annotations = Some(
         annotations
             .into_iter()
