@@ -57,10 +57,12 @@ struct Options {
     /// Keep the namespace of a failed scenario
     #[arg(long)]
     keep: bool,
-    /// Folder of etcd programs by version: the images of the embedded environment, and the versions of the real one's
-    /// images
+    /// Folder of etcd programs by version: the versions that there are images of
     #[arg(long, env = "STATEWARD_ETCD_DIR")]
     etcd: PathBuf,
+    /// The images of the embedded environment
+    #[arg(long, env = "STATEWARD_IMAGES", default_value = "images")]
+    images: PathBuf,
     /// The program that injects faults into the real environment
     #[arg(long, env = "STATEWARD_XTASK", default_value = "xtask")]
     xtask: PathBuf,
@@ -127,7 +129,7 @@ async fn suite(options: Options) -> Result<()> {
     let versions = versions(&options.etcd)?;
     let environment: Arc<dyn Environment> = match options.environment {
         Where::Embedded => {
-            Arc::new(environment::embedded::Embedded::start(&options.etcd, versions, log::Log::install()).await?)
+            Arc::new(environment::embedded::Embedded::start(&options.images, versions, log::Log::install()).await?)
         }
         Where::Real => {
             Arc::new(environment::real::Real::connect(options.xtask.clone(), versions, log::Log::install()).await?)

@@ -3,11 +3,14 @@
 //! since apt gets folders of its own; the mirror is the one the machine already uses.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
 use crate::paths::Paths;
+use crate::progress::Step;
 use crate::shell::{cmd, output};
 
 /// The keys of every Debian release, present on every Debian machine.
@@ -43,6 +46,131 @@ pub(crate) fn tree(paths: &Paths, release: &str, packages: &[&str], target: &Pat
     put(&work.path().join("root"), target)
 }
 
+/// Unpacks packages of one Debian release with all that they depend on, the C library too, into `target`: a root folder in
+/// which their programs run without anything of this machine. Returns what it is made of, a line a package.
+pub(crate) fn root(
+    paths: &Paths,
+    release: &str,
+    packages: &[String],
+    target: &Path,
+    label: &str,
+) -> Result<Vec<String>> {
+    let work = tempfile::Builder::new().prefix("packages-").tempdir_in(&paths.cache)?;
+    closure(paths, release, packages, work.path(), label)
+        .with_context(|| format!("cannot fetch {} of Debian {release}", packages.join(", ")))?;
+    let archives: Vec<PathBuf> = fs::read_dir(work.path())?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
+        .collect();
+    // Older releases do not bring these links themselves, and programs rely on both paths.
+    for folder in ["bin", "lib", "lib64", "sbin"] {
+        fs::create_dir_all(target.join("usr").join(folder))?;
+        if fs::symlink_metadata(target.join(folder)).is_err() {
+            std::os::unix::fs::symlink(Path::new("usr").join(folder), target.join(folder))?;
+        }
+    }
+    let step = Step::new(label);
+    let mut contents = Vec::new();
+    for (number, archive) in archives.iter().enumerate() {
+        step.say(&format!("unpacking package {} of {}", number + 1, archives.len()));
+        let format = "--showformat=${Package} ${Version} ${Architecture}\n";
+        contents.push(
+            output(cmd("dpkg-deb", ["--show", format]).arg(archive))?
+                .trim()
+                .to_owned(),
+        );
+        extract(archive, target)?;
+    }
+    contents.sort();
+    Ok(contents)
+}
+
+/// What a root folder does without: it is not read by programs, and often larger than they are. Licences stay.
+const LEFT_OUT: [&str; 8] = [
+    "./usr/share/info/*",
+    "./usr/share/lintian/*",
+    "./usr/share/locale/*",
+    "./usr/share/man/*",
+    "./var/cache/*",
+    "./usr/share/doc/*/examples*",
+    "./usr/share/doc/*/*.gz",
+    "./usr/share/doc/*/*.md",
+];
+
+/// Unpacks one package. Unlike `dpkg-deb --extract`, this keeps links to folders where a package has the folder.
+fn extract(archive: &Path, target: &Path) -> Result<()> {
+    let mut reader = cmd("dpkg-deb", ["--fsys-tarfile"]);
+    let mut reader = reader
+        .arg(archive)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start dpkg-deb")?;
+    let mut unpack = cmd("tar", ["--extract", "--keep-directory-symlink", "--no-same-owner"]);
+    unpack
+        .args(LEFT_OUT.map(|pattern| format!("--exclude={pattern}")))
+        .arg("--directory")
+        .arg(target);
+    let said = unpack.stdin(reader.stdout.take().context("dpkg-deb has no output")?);
+    let said = said.output().context("cannot start tar")?;
+    if !reader.wait()?.success() || !said.status.success() {
+        let text = String::from_utf8_lossy(&said.stderr);
+        bail!("cannot unpack {}: {}", archive.display(), text.trim());
+    }
+    Ok(())
+}
+
+/// Downloads packages and what they depend on into `folder`, for a machine on which nothing is installed.
+fn closure(paths: &Paths, release: &str, packages: &[String], folder: &Path, label: &str) -> Result<()> {
+    let apt = Apt::new(paths, release)?;
+    let nothing = folder.join("status");
+    fs::write(&nothing, "")?;
+    fs::create_dir(folder.join("partial"))?;
+    let download = || {
+        let mut command = apt.get("-q");
+        for (key, value) in [
+            ("Dir::State::Status", nothing.as_path()),
+            ("Dir::Cache::Archives", folder),
+            // Nobody else uses these folders, and the lock of the machine's own state needs root.
+            ("Debug::NoLocking", Path::new("1")),
+        ] {
+            command.arg("-o").arg(format!("{key}={}", value.display()));
+        }
+        command.args(["--yes", "--no-install-recommends", "--download-only", "install"]);
+        with_progress(command.args(packages), label)
+    };
+    if apt.has_lists()? && download().is_ok() {
+        return Ok(());
+    }
+    Step::new(label).say(&format!("reading the package lists of Debian {release}"));
+    output(apt.get("-qq").arg("update"))?;
+    download()
+}
+
+/// Runs apt and shows what it fetches.
+fn with_progress(command: &mut Command, label: &str) -> Result<()> {
+    let step = Step::new(label);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start apt-get")?;
+    let mut size = String::new();
+    for line in BufReader::new(child.stdout.take().context("apt-get has no output")?).lines() {
+        let line = line?;
+        if let Some(rest) = line.strip_prefix("Need to get ") {
+            size = rest.trim_end_matches(" of archives.").to_owned();
+        } else if let Some((number, _)) = line.strip_prefix("Get:").and_then(|rest| rest.split_once(' ')) {
+            step.say(&format!("downloading package {number} ({size} in all)"));
+        }
+    }
+    let result = child.wait_with_output()?;
+    if !result.status.success() {
+        bail!("apt-get failed: {}", String::from_utf8_lossy(&result.stderr).trim());
+    }
+    Ok(())
+}
+
 /// Downloads and unpacks into the folder `root` of a temporary folder inside the cache.
 fn unpack(paths: &Paths, release: &str, packages: &[&str]) -> Result<tempfile::TempDir> {
     eprintln!("fetching {} from Debian {release}", packages.join(", "));
@@ -73,11 +201,11 @@ fn put(ready: &Path, target: &Path) -> Result<()> {
 /// packages are needed.
 fn download(paths: &Paths, release: &str, packages: &[&str], folder: &Path) -> Result<()> {
     let apt = Apt::new(paths, release)?;
-    let download = |apt: &Apt| output(apt.get().current_dir(folder).arg("download").args(packages));
+    let download = |apt: &Apt| output(apt.get("-qq").current_dir(folder).arg("download").args(packages));
     if apt.has_lists()? && download(&apt).is_ok() {
         return Ok(());
     }
-    output(apt.get().arg("update"))?; // no lists yet, or so old that the mirror dropped what they name
+    output(apt.get("-qq").arg("update"))?; // no lists yet, or so old that the mirror dropped what they name
     download(&apt).map(drop)
 }
 
@@ -109,8 +237,8 @@ impl Apt {
         Ok(lists.any(|entry| entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains("Packages"))))
     }
 
-    fn get(&self) -> std::process::Command {
-        let mut command = cmd("apt-get", ["-qq"]);
+    fn get(&self, quiet: &str) -> Command {
+        let mut command = cmd("apt-get", [quiet]);
         let settings = [
             ("Dir::State::Lists", self.root.join("lists")),
             ("Dir::Cache", self.root.join("cache")),

@@ -19,7 +19,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
-    setup::ensure(paths)?;
     show(suite(paths, "embedded", cargo::build, &args.suite)?.current_dir(&paths.checkout))
 }
 
@@ -33,10 +32,13 @@ pub(crate) fn suite(
     // The pods that take and restore backups run this program.
     build("stateward")?;
     let mut command = Command::new(build("stateward-e2e")?);
+    // Last: compiling takes minutes, in which another checkout may have added an etcd to the cache that needs an image.
+    setup::ensure(paths)?;
     command.args(["--environment", environment]).args(arguments);
     command
         .env("STATEWARD_CACHE", &paths.cache)
-        .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"));
+        .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"))
+        .env("STATEWARD_IMAGES", paths.images());
     command.env("STATEWARD_XTASK", std::env::current_exe()?);
     // The newest kubectl that was built, otherwise Debian's.
     let built = paths.cache.join("kube").join(pins::KUBERNETES[0]);

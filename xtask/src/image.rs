@@ -111,6 +111,7 @@ fn write(program: PathBuf, tags: &[&str], archive: &Path) -> Result<()> {
             ("org.opencontainers.image.licenses".into(), "Apache-2.0".into()),
         ],
         files: vec![(program, "/stateward".into())],
+        ..Image::default()
     };
     oci::write(&[image], archive)
 }
@@ -199,7 +200,7 @@ pub(crate) fn etcds(paths: &Paths) -> Result<PathBuf> {
 }
 
 /// The programs of a folder, and the libraries that they were linked with: those from Debian's packages are not static.
-fn programs(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
+pub(crate) fn programs(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     let mut libraries = std::collections::BTreeSet::new();
     for name in ["etcd", "etcdctl", "etcdutl"] {

@@ -13,11 +13,13 @@ mod engine;
 mod fuzz;
 mod golang;
 mod image;
+mod images;
 mod kube;
 mod lint;
 mod oci;
 mod paths;
 mod pins;
+mod progress;
 mod prometheus;
 mod published;
 mod release;
@@ -72,6 +74,8 @@ enum Verb {
     Release(release::Args),
     /// Write container images as OCI archives, without Docker
     Image(image::Args),
+    /// Build the images of the catalogue (pins/images.yaml), list them, or test them
+    Images(images::Args),
     /// Manage a real Kubernetes on this machine (needs root)
     Kube(kube::Args),
 }
@@ -104,6 +108,7 @@ fn run() -> anyhow::Result<()> {
         Verb::Published => published::run(&paths),
         Verb::Release(args) => release::run(&paths, &args),
         Verb::Image(args) => image::run(&paths, &args),
+        Verb::Images(args) => images::run(&paths, &args),
         Verb::Kube(args) => kube::run(&paths, &args),
     }
 }

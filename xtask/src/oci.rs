@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -20,6 +21,10 @@ pub(crate) struct Image {
     pub(crate) labels: Vec<(String, String)>,
     /// File on this machine, and its place in the image.
     pub(crate) files: Vec<(PathBuf, String)>,
+    /// A folder that becomes `/`, with everything in it.
+    pub(crate) root: Option<PathBuf>,
+    /// What the configuration has beside and instead of the above, as the OCI specification spells it.
+    pub(crate) config: serde_json::Map<String, serde_json::Value>,
 }
 
 /// Names for the users an image runs as; some libraries look their own user up.
@@ -36,7 +41,7 @@ pub(crate) fn write(images: &[Image], archive: &Path) -> Result<()> {
     for image in images {
         let (mut layer, digest, size) = layer(image, folder)?;
         append(&mut out, &format!("blobs/sha256/{digest}"), size, &mut layer)?;
-        let config = json!({
+        let mut config = json!({
             "architecture": architecture(), "os": "linux",
             "config": {
                 "Entrypoint": image.entrypoint, "User": image.user, "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"],
@@ -44,6 +49,9 @@ pub(crate) fn write(images: &[Image], archive: &Path) -> Result<()> {
             },
             "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{digest}")] },
         });
+        for (key, value) in &image.config {
+            config["config"][key] = value.clone();
+        }
         let config = blob(&mut out, "application/vnd.oci.image.config.v1+json", &config)?;
         let manifest = json!({
             "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config,
@@ -75,6 +83,82 @@ pub(crate) fn write(images: &[Image], archive: &Path) -> Result<()> {
 /// Makes the layer as a temporary file, and tells its digest and size.
 fn layer(image: &Image, folder: &Path) -> Result<(File, String, u64)> {
     let mut out = tar::Builder::new(tempfile::tempfile_in(folder)?);
+    if let Some(root) = &image.root {
+        tree(&mut out, root, root, &Owner::of(image))?;
+    } else {
+        plain(&mut out, image)?;
+    }
+    let mut file = out.into_inner()?;
+    let size = file.stream_position()?;
+    file.rewind()?;
+    let mut hash = Sha256::new();
+    std::io::copy(&mut file, &mut hash)?;
+    file.rewind()?;
+    Ok((file, hex(&hash.finalize()), size))
+}
+
+/// Who owns what: the image's user its volumes, root everything else.
+struct Owner {
+    user: (u64, u64),
+    volumes: Vec<PathBuf>,
+}
+
+impl Owner {
+    fn of(image: &Image) -> Self {
+        let user = image
+            .config
+            .get("User")
+            .and_then(serde_json::Value::as_str)
+            .unwrap_or_default();
+        let (uid, gid) = user.split_once(':').unwrap_or((user, user));
+        let volumes = image.config.get("Volumes").and_then(serde_json::Value::as_object);
+        let volumes = volumes
+            .into_iter()
+            .flatten()
+            .map(|(volume, _)| volume.trim_start_matches('/').into());
+        Self {
+            user: (uid.parse().unwrap_or(0), gid.parse().unwrap_or(0)),
+            volumes: volumes.collect(),
+        }
+    }
+
+    fn set(&self, header: &mut tar::Header, place: &Path) {
+        if self.volumes.iter().any(|volume| place.starts_with(volume)) {
+            header.set_uid(self.user.0);
+            header.set_gid(self.user.1);
+        }
+    }
+}
+
+/// Adds everything below a folder, in the order of names.
+fn tree(out: &mut tar::Builder<File>, root: &Path, folder: &Path, owner: &Owner) -> Result<()> {
+    let mut entries = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        let place = path.strip_prefix(root)?;
+        let facts = entry.metadata()?;
+        let mode = facts.permissions().mode() & 0o1777;
+        if facts.is_dir() {
+            let mut header = header(tar::EntryType::Directory, mode, 0);
+            owner.set(&mut header, place);
+            out.append_data(&mut header, place, std::io::empty())?;
+            tree(out, root, &path, owner)?;
+        } else if facts.is_symlink() {
+            let mut header = header(tar::EntryType::Symlink, 0o777, 0);
+            out.append_link(&mut header, place, std::fs::read_link(&path)?)?;
+        } else {
+            let mut file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let mut header = header(tar::EntryType::Regular, mode, facts.len());
+            owner.set(&mut header, place);
+            out.append_data(&mut header, place, &mut file)?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds single files, the folders above them, and names of users.
+fn plain(out: &mut tar::Builder<File>, image: &Image) -> Result<()> {
     let mut folders = std::collections::BTreeSet::from(["etc".to_owned(), "tmp".to_owned()]);
     for (_, place) in &image.files {
         let parents = Path::new(place.trim_start_matches('/')).ancestors().skip(1);
@@ -92,20 +176,14 @@ fn layer(image: &Image, folder: &Path) -> Result<(File, String, u64)> {
         );
         out.append_data(&mut header, format!("{folder}/"), std::io::empty())?;
     }
-    small(&mut out, "etc/passwd", PASSWD)?;
-    small(&mut out, "etc/group", GROUP)?;
+    small(out, "etc/passwd", PASSWD)?;
+    small(out, "etc/group", GROUP)?;
     for (source, place) in &image.files {
         let mut file = File::open(source).with_context(|| format!("cannot read {}", source.display()))?;
         let mut header = header(tar::EntryType::Regular, 0o755, file.metadata()?.len());
         out.append_data(&mut header, place.trim_start_matches('/'), &mut file)?;
     }
-    let mut file = out.into_inner()?;
-    let size = file.stream_position()?;
-    file.rewind()?;
-    let mut hash = Sha256::new();
-    std::io::copy(&mut file, &mut hash)?;
-    file.rewind()?;
-    Ok((file, hex(&hash.finalize()), size))
+    Ok(())
 }
 
 /// Adds a JSON blob and returns its descriptor.
@@ -134,6 +212,9 @@ fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
     header.set_entry_type(kind);
     header.set_mode(mode);
     header.set_size(size);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
     header
 }
 
@@ -141,8 +222,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// As the OCI specification spells it.
-fn architecture() -> &'static str {
+/// As the OCI specification, Go and Debian spell it.
+pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -186,5 +267,40 @@ mod tests {
             .map(|i| &index["manifests"][i]["annotations"]["io.containerd.image.name"])
             .collect();
         assert_eq!(names, ["example.test/a:1", "example.test/b:2"]);
+    }
+
+    #[test]
+    fn a_root_becomes_a_layer_and_volumes_belong_to_the_user() {
+        // given a root with a program, a link and a volume
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        for path in ["usr/bin", "var/lib/db"] {
+            std::fs::create_dir_all(root.join(path)).unwrap();
+        }
+        std::fs::write(root.join("usr/bin/db"), "#!").unwrap();
+        std::os::unix::fs::symlink("usr/bin", root.join("bin")).unwrap();
+        let serde_json::Value::Object(config) = json!({"User": "999:998", "Volumes": {"/var/lib/db": {}}}) else {
+            panic!("an object");
+        };
+        // when its layer is made
+        let image = Image {
+            root: Some(root),
+            config,
+            ..Image::default()
+        };
+        let (file, _, _) = layer(&image, folder.path()).unwrap();
+        // then everything is there, and the volume is the user's
+        let mut archive = tar::Archive::new(file);
+        let entries = archive.entries().unwrap().map(Result::unwrap);
+        let seen: Vec<_> = entries
+            .map(|entry| {
+                let path = entry.path().unwrap().display().to_string();
+                (path, entry.header().entry_type(), entry.header().uid().unwrap())
+            })
+            .collect();
+        let one = |path: &str| seen.iter().find(|(seen, ..)| seen == path).unwrap().clone();
+        assert_eq!(one("bin").1, tar::EntryType::Symlink);
+        assert_eq!(one("usr/bin/db").2, 0);
+        assert_eq!(one("var/lib/db").2, 999);
     }
 }

@@ -41,6 +41,11 @@ impl Paths {
         self.cache.join("etcd").join(version)
     }
 
+    /// Where the images of the catalogue are, one folder each.
+    pub(crate) fn images(&self) -> PathBuf {
+        self.cache.join("images")
+    }
+
     /// The folder of a `kubectl` version that Debian packages.
     pub(crate) fn kubectl(&self, version: &str) -> PathBuf {
         self.cache.join("kubectl").join(version)

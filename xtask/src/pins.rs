@@ -53,6 +53,14 @@ pub(crate) struct Pin {
     pub(crate) link: String,
 }
 
+/// What images of the catalogue are built from.
+pub(crate) fn named(name: &str, version: &str) -> anyhow::Result<Pin> {
+    match name {
+        "etcd" => Ok(etcd(version)),
+        _ => anyhow::bail!("{name} is not among the Go programs of xtask/src/pins.rs"),
+    }
+}
+
 /// etcd, etcdctl and etcdutl. Before 3.4 only the server, because its repository predates Go modules.
 pub(crate) fn etcd(version: &str) -> Pin {
     let old = version.starts_with("3.2.") || version.starts_with("3.3.");

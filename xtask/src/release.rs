@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::oci::architecture;
 use crate::paths::Paths;
 use crate::shell::{cmd, output, run as show};
 use crate::{cargo, chart, image, published};
@@ -78,15 +79,6 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
         "after publishing: copy deploy/crds/*.yaml to crates/api/tests/released/ and empty new-rules.yaml there, set PREVIOUS in xtask/src/pins.rs to this commit, raise the version in Cargo.toml"
     );
     Ok(())
-}
-
-/// The architecture's name for Go, krew and image indexes.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 /// Packs the program, under its own name and as a kubectl plugin, with the license.

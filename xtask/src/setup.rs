@@ -1,20 +1,12 @@
-//! `./x setup`: fetches what the embedded Kubernetes runs, without a compiler: two versions of etcd, and the oldest
-//! supported kubectl. Every verb that needs them calls this first; it does nothing if everything exists.
+//! `./x setup`: fetches what the embedded Kubernetes runs, without a compiler: images of two versions of etcd and of those
+//! that were compiled before, and the oldest supported kubectl. Every verb that needs them calls this first; it does nothing
+//! if everything exists.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::debian;
+use crate::images::{self, Catalogue};
 use crate::paths::Paths;
-
-/// What each Debian release carries: release, version, programs.
-const ETCDS: [(&str, &str, &[&str]); 2] = [
-    ("bookworm", "3.4.23", &["usr/bin/etcd", "usr/bin/etcdctl"]),
-    (
-        "trixie",
-        "3.5.16",
-        &["usr/bin/etcd", "usr/bin/etcdctl", "usr/bin/etcdutl"],
-    ),
-];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {}
@@ -29,16 +21,21 @@ pub(crate) fn run(paths: &Paths, _args: &Args) -> Result<()> {
 
 /// Fetches what is missing. One etcd is enough to continue, because a mirror may carry only one Debian release.
 pub(crate) fn ensure(paths: &Paths) -> Result<()> {
-    let packages = ["etcd-server", "etcd-client"];
-    let results = ETCDS
-        .map(|(release, version, programs)| debian::files(paths, release, &packages, programs, &paths.etcd(version)));
-    if results.iter().all(Result::is_err) {
-        return results.into_iter().collect();
+    let catalogue = Catalogue::read(&paths.checkout)?;
+    let etcds = catalogue.find(&["etcd".to_owned()])?;
+    let (mut built, mut failed) = (0, Vec::new());
+    for image in etcds.into_iter().filter(|image| images::needs_no_build(paths, image)) {
+        match images::build(paths, image) {
+            Ok(_) => built += 1,
+            Err(error) => failed.push(error),
+        }
     }
-    results
-        .into_iter()
-        .filter_map(Result::err)
-        .for_each(|error| eprintln!("continuing without: {error:#}"));
+    if built == 0 {
+        return Err(failed.pop().context("the catalogue has no etcd that can be fetched")?);
+    }
+    for error in failed {
+        eprintln!("continuing without: {error:#}");
+    }
     debian::files(
         paths,
         "bookworm",

@@ -18,4 +18,4 @@ mod streams;
 
 pub use cluster::{Builder, Cluster, StartError, kubeconfig_yaml};
 pub use network::{EnterError, Guest, enter as enter_network, visit as visit_network};
-pub use node::{FaultError, Faults, Image, ImageSource};
+pub use node::{FaultError, Faults, Image, ImageSource, Root};

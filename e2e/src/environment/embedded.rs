@@ -48,14 +48,14 @@ fn agent(folder: &Path) -> Result<ImageSource> {
 
 impl Embedded {
     /// Starts it with three nodes, the images of this folder, and the operator.
-    pub(crate) async fn start(etcd: &Path, versions: Vec<EtcdVersion>, log: crate::log::Log) -> Result<Self> {
+    pub(crate) async fn start(images: &Path, versions: Vec<EtcdVersion>, log: crate::log::Log) -> Result<Self> {
         let program = tempfile::tempdir()?;
         let cluster = Cluster::builder()
             .images(agent(program.path())?)
             .nodes(3)
             .node_grace(Duration::from_secs(25))
             .back_off(Duration::from_secs(1))
-            .images(ImageSource::etcd(etcd))
+            .images(ImageSource::Folder(images.to_owned()))
             .start()
             .await
             .context("cannot start the embedded Kubernetes")?;

@@ -1,43 +1,71 @@
-//! Images: folders of programs under references and tags. Touches no network; reads folders that were registered.
+//! Images: roots or folders of programs under references and tags. Touches no network; reads folders that were registered.
+
+mod folder;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::RwLock;
 
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-/// A folder of programs that pods run as if it were an image: its files appear at `/usr/local/bin`, in front of the host's
-/// own programs.
+/// What a container of an image sees as `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// The machine's own programs and libraries, with the programs of a folder in front of them at `/usr/local/bin`.
+    Host {
+        /// Where those programs are; without it, there are just the machine's own.
+        programs: Option<PathBuf>,
+    },
+    /// This folder and nothing of the machine.
+    Own(PathBuf),
+}
+
+/// What pods run. Apart from its root this is what the OCI image specification calls the configuration of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// Where the programs are; absent for an image that is just the host's own programs.
-    pub folder: Option<PathBuf>,
+    /// What a container sees as `/`.
+    pub root: Root,
     /// What runs when a container gives no `command`.
     pub entrypoint: Vec<String>,
     /// What follows when a container gives no `args`.
     pub cmd: Vec<String>,
     /// Variables that every container of this image has.
     pub env: Vec<(String, String)>,
+    /// Where it starts when a container gives no `workingDir`.
+    pub working_dir: Option<PathBuf>,
+    /// User and group when neither the container nor its pod gives one.
+    pub user: Option<(u32, u32)>,
+    /// Folders that each container has writable and for itself; at its start they hold what the image has there.
+    pub volumes: Vec<PathBuf>,
 }
 
 impl Image {
-    /// The host's own programs and nothing else, with a shell as its command.
+    /// The machine's own programs and nothing else, with a shell as its command.
     pub fn host() -> Self {
+        Self::new(Root::Host { programs: None })
+    }
+
+    /// The machine's own programs, and those of a folder in front of them.
+    pub fn programs(folder: impl Into<PathBuf>) -> Self {
+        let programs = Some(folder.into());
+        Self::new(Root::Host { programs })
+    }
+
+    /// A root of its own: nothing of the machine but its kernel.
+    pub fn own(root: impl Into<PathBuf>) -> Self {
+        Self::new(Root::Own(root.into()))
+    }
+
+    fn new(root: Root) -> Self {
         Self {
-            folder: None,
+            root,
             entrypoint: Vec::new(),
             cmd: vec!["sh".to_string()],
             env: Vec::new(),
-        }
-    }
-
-    /// The programs of a folder.
-    pub fn folder(folder: impl Into<PathBuf>) -> Self {
-        Self {
-            folder: Some(folder.into()),
-            ..Self::host()
+            working_dir: None,
+            user: None,
+            volumes: Vec::new(),
         }
     }
 
@@ -59,36 +87,13 @@ pub enum ImageSource {
         /// What it holds.
         image: Image,
     },
-    /// A folder with one folder per version (`3.6.16/…`), each an image under every given reference.
-    Versions {
-        /// The folder of the versions.
-        folder: PathBuf,
-        /// References with `{version}` in them, for example `quay.io/coreos/etcd:v{version}`.
-        references: Vec<String>,
-        /// What runs when a container gives no command.
-        cmd: Vec<String>,
-    },
+    /// A folder with one folder per image. Each holds `image.json`: `references`, either `root` (a folder that becomes `/`) or
+    /// `programs` (a folder that is laid over the machine's own), both relative to it, and `config` as OCI images have it. What
+    /// has no `image.json` is passed over; of two images with one reference, the later `image.json` wins.
+    Folder(PathBuf),
 }
 
 impl ImageSource {
-    /// Every etcd in a folder with one folder a version, under the references that etcd's images are published with.
-    pub fn etcd(folder: impl Into<PathBuf>) -> Self {
-        let names = ["quay.io/coreos/etcd", "gcr.io/etcd-development/etcd"];
-        let mut references: Vec<String> = names
-            .iter()
-            .flat_map(|name| [format!("{name}:v{{version}}"), format!("{name}:{{version}}")])
-            .collect();
-        references.extend([
-            "registry.k8s.io/etcd:{version}-0".to_string(),
-            "registry.k8s.io/etcd:v{version}".to_string(),
-        ]);
-        Self::Versions {
-            folder: folder.into(),
-            references,
-            cmd: vec!["/usr/local/bin/etcd".to_string()],
-        }
-    }
-
     /// One program under a name of its own; it is linked or copied into a folder that must stay.
     pub fn program(reference: &str, (name, program): (&str, &Path), folder: &Path) -> std::io::Result<Self> {
         let copy = folder.join(name);
@@ -96,7 +101,7 @@ impl ImageSource {
         let image = Image {
             entrypoint: vec![format!("/usr/local/bin/{name}")],
             cmd: Vec::new(),
-            ..Image::folder(folder)
+            ..Image::programs(folder)
         };
         Ok(Self::One {
             reference: reference.to_owned(),
@@ -104,7 +109,7 @@ impl ImageSource {
         })
     }
 
-    /// The host's programs under the names of the images that are used for their shell.
+    /// The machine's programs under the names of the images that are used for their shell.
     pub fn host_programs() -> Vec<Self> {
         ["busybox:*", "alpine:*", "debian:*", "registry.k8s.io/busybox:*"]
             .map(|reference| Self::One {
@@ -158,23 +163,10 @@ impl Images {
     pub(crate) fn add(&self, source: &ImageSource) {
         match source {
             ImageSource::One { reference, image } => self.register(reference, image.clone()),
-            ImageSource::Versions {
-                folder,
-                references,
-                cmd,
-            } => {
-                for entry in fs::read_dir(folder)
-                    .into_iter()
-                    .flatten()
-                    .flatten()
-                    .filter(|entry| entry.path().is_dir())
-                {
-                    let Ok(version) = entry.file_name().into_string() else {
-                        continue;
-                    };
+            ImageSource::Folder(folder) => {
+                for (references, image) in folder::images(folder) {
                     for reference in references {
-                        let image = Image::folder(entry.path()).with_cmd(cmd);
-                        self.register(&reference.replace("{version}", &version), image);
+                        self.register(&reference, image.clone());
                     }
                 }
             }
@@ -197,7 +189,7 @@ impl Images {
         let found = |tag: &str, instead_of| {
             let image = entries.get(&(name.clone(), tag.to_string()))?;
             let full = format!("{name}:{tag}");
-            let id = format!("sha256:{}", hex(&Sha256::digest(format!("{full}{:?}", image.folder))));
+            let id = format!("sha256:{}", hex(&Sha256::digest(format!("{full}{:?}", image.root))));
             Some(Found {
                 image: image.clone(),
                 reference: full,
@@ -287,15 +279,15 @@ fn version(tag: &str) -> Option<[u64; 3]> {
 mod tests {
     use super::*;
 
-    fn images(nearest: bool) -> (tempfile::TempDir, Images) {
-        let folder = tempfile::tempdir().unwrap();
-        for version in ["3.4.23", "3.5.35", "3.6.16"] {
-            fs::create_dir(folder.path().join(version)).unwrap();
-        }
+    fn images(nearest: bool) -> Images {
         let mut sources = ImageSource::host_programs();
-        sources.push(ImageSource::etcd(folder.path()));
-        let images = Images::new(&sources, nearest);
-        (folder, images)
+        for tag in ["v3.4.23", "v3.5.35", "v3.6.16", "3.5.35"] {
+            sources.push(ImageSource::One {
+                reference: format!("quay.io/coreos/etcd:{tag}"),
+                image: Image::programs(tag),
+            });
+        }
+        Images::new(&sources, nearest)
     }
 
     #[test]
@@ -317,22 +309,18 @@ mod tests {
 
     #[test]
     fn exact_tags_and_wildcards_answer() {
-        let (folder, images) = images(false);
+        let images = images(false);
         let etcd = images.find("quay.io/coreos/etcd:v3.5.35").unwrap();
-        assert_eq!(etcd.image.folder, Some(folder.path().join("3.5.35")));
-        assert_eq!(
-            images.find("registry.k8s.io/etcd:3.6.16-0").unwrap().image.cmd,
-            ["/usr/local/bin/etcd"]
-        );
+        assert_eq!(etcd.image, Image::programs("v3.5.35"));
         assert_eq!(images.find("busybox:1.28.0-glibc").unwrap().image, Image::host());
     }
 
     #[test]
     fn a_missing_tag_says_what_there_is() {
-        let (_folder, images) = images(false);
+        let images = images(false);
         let message = images.find("quay.io/coreos/etcd:v3.2.13").unwrap_err().to_string();
         assert!(
-            message.contains("v3.2.13") && message.contains("v3.4.23, v3.5.35, v3.6.16"),
+            message.contains("v3.2.13") && message.contains("3.5.35, v3.4.23, v3.5.35, v3.6.16"),
             "{message}"
         );
         let message = images.find("nginx").unwrap_err().to_string();
@@ -344,7 +332,7 @@ mod tests {
 
     #[test]
     fn the_nearest_version_answers_when_asked_to() {
-        let (_folder, images) = images(true);
+        let images = images(true);
         for (asked, got) in [
             ("v3.2.13", "v3.4.23"),
             ("v3.5.0", "v3.5.35"),
@@ -360,7 +348,7 @@ mod tests {
 
     #[test]
     fn waiting_pods_are_told_of_new_images() {
-        let (_folder, images) = images(false);
+        let images = images(false);
         let changes = images.changes();
         images.add(&ImageSource::One {
             reference: "nginx:1.9.1".into(),

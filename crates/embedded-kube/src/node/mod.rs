@@ -44,7 +44,7 @@ use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use faults::{FaultError, Faults};
-pub use images::{Image, ImageSource};
+pub use images::{Image, ImageSource, Root};
 
 use crate::network::{Filter, Guest, Plane};
 use crate::streams::PodStreams;

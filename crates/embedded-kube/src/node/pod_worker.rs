@@ -208,7 +208,14 @@ impl Worker {
         let hostname: String = hostname.chars().take(63).collect();
         let names = pod_names(&pod, &hostname, address);
         let containers: Vec<&Container> = spec.init_containers.iter().flatten().chain(&spec.containers).collect();
-        let users: Vec<u32> = containers.iter().map(|container| user(&pod, container).0).collect();
+        let image_user = |container: &Container| {
+            let found = self.machine.images.find(container.image.as_deref()?).ok()?;
+            found.image.user
+        };
+        let users = containers
+            .iter()
+            .map(|container| user(&pod, container, image_user(container)).0);
+        let users: Vec<u32> = users.collect();
         self.machine.write_etc(&folder.join("etc"), &names, &users)?;
         let volumes = Folders {
             disk: folder.join("volumes"),

@@ -1,12 +1,13 @@
 //! What one container sees, as arguments for bubblewrap, and how to run a further program inside it. Starts nothing
 //! itself.
 //!
-//! The root is an empty in-memory file system with the host's programs and libraries read-only, the image's programs in
-//! front of them at `/usr/local/bin`, and the volumes. The network is the machine's own. Users: where the pod asks for
+//! The root is an empty in-memory file system with either the image's own root or the host's programs and libraries read-only
+//! ([`root`]), in the latter case the image's programs in front of them at `/usr/local/bin`, and the volumes. The network is the machine's own. Users: where the pod asks for
 //! another user than ours, a user namespace maps that number to us, so every volume is readable and writable whatever
 //! `runAsUser` and `fsGroup` say.
 
-use std::fs;
+mod root;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,6 +27,8 @@ pub(crate) struct Sandbox {
     pub(crate) gid: u32,
     /// The folder with our own `hosts`, `resolv.conf`, `passwd` and so on.
     pub(crate) etc: PathBuf,
+    /// The image's own root; without it, the host's programs are shown.
+    pub(crate) root: Option<PathBuf>,
     pub(crate) mounts: Vec<Mount>,
     pub(crate) read_only_root: bool,
     pub(crate) working_dir: Option<PathBuf>,
@@ -33,18 +36,6 @@ pub(crate) struct Sandbox {
     pub(crate) command: Vec<String>,
 }
 
-/// Files of the host's `/etc` that programs need and that hold no secrets.
-const HOST_ETC: [&str; 9] = [
-    "alternatives",
-    "ca-certificates",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "protocols",
-    "services",
-    "ssl",
-];
 /// The files in [`Sandbox::etc`].
 pub(crate) const OWN_ETC: [&str; 6] = ["hosts", "resolv.conf", "passwd", "group", "hostname", "nsswitch.conf"];
 const DEVICES: [&str; 7] = ["null", "zero", "full", "random", "urandom", "tty", "pts"];
@@ -76,6 +67,11 @@ impl Sandbox {
             args.push(["--unshare-user", "--uid", &uid, "--gid", &gid]);
         }
         let mut mounts = self.mounts.clone();
+        if let Some(root) = &self.root {
+            for mount in &mut mounts {
+                mount.target = root::resolve(root, &mount.target);
+            }
+        }
         mounts.sort_by_key(|mount| mount.target.components().count());
         let targets: Vec<&Path> = mounts.iter().map(|mount| mount.target.as_path()).collect();
         self.base(&mut args, &targets);
@@ -85,7 +81,7 @@ impl Sandbox {
             args.paths([&mount.source, &mount.target]);
         }
         if let Some(folder) = &self.working_dir {
-            if !folder.exists() && !targets.iter().any(|target| folder.starts_with(target)) {
+            if !self.has(folder) && !targets.iter().any(|target| folder.starts_with(target)) {
                 args.push(["--dir"]);
                 args.paths([folder]);
             }
@@ -104,20 +100,16 @@ impl Sandbox {
         command
     }
 
+    /// Whether the root holds a path by itself.
+    fn has(&self, path: &Path) -> bool {
+        let root = self.root.as_deref().unwrap_or(Path::new("/"));
+        root.join(path.strip_prefix("/").unwrap_or(path)).exists()
+    }
+
     fn base(&self, args: &mut Args, targets: &[&Path]) {
-        for folder in ["/usr", "/opt"] {
-            bind_read_only(args, Path::new(folder), targets);
-        }
-        for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
-            bind_read_only(args, &Path::new("/").join(name), targets);
-        }
-        for folder in [
-            "/etc", "/run", "/var/run", "/var/tmp", "/var/lib", "/root", "/home", "/dev",
-        ] {
-            args.push(["--dir", folder]);
-        }
-        for name in HOST_ETC {
-            bind_read_only(args, &Path::new("/etc").join(name), targets);
+        match &self.root {
+            Some(root) => root::own(args, root, targets),
+            None => root::host(args, targets),
         }
         for name in OWN_ETC {
             args.push(["--ro-bind"]);
@@ -143,40 +135,6 @@ impl Sandbox {
         for folder in ["/tmp", "/dev/shm"] {
             args.push(["--perms", "1777", "--tmpfs", folder]);
         }
-    }
-}
-
-/// Shows a host path read-only, unless a volume is to appear below it at a place the host does not have: nothing can be
-/// created below a read-only mount, so that folder is then made anew and its entries are shown one by one.
-fn bind_read_only(args: &mut Args, path: &Path, targets: &[&Path]) {
-    let Ok(kind) = fs::symlink_metadata(path) else { return };
-    if kind.is_symlink() {
-        if let Ok(destination) = fs::read_link(path) {
-            args.push(["--symlink"]);
-            args.paths([&destination, path]);
-        }
-        return;
-    }
-    let opened = |target: &&&Path| target.starts_with(path) && **target != path && !target.exists();
-    if targets.contains(&path) {
-        return;
-    }
-    if !kind.is_dir() || !targets.iter().any(|target| opened(&target)) {
-        args.push(["--ro-bind"]);
-        args.paths([path, path]);
-        return;
-    }
-    args.push(["--dir"]);
-    args.paths([path]);
-    let mut entries: Vec<PathBuf> = fs::read_dir(path)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|e| e.path())
-        .collect();
-    entries.sort();
-    for entry in entries {
-        bind_read_only(args, &entry, targets);
     }
 }
 
@@ -228,6 +186,8 @@ impl Args {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn sandbox(folder: &Path, command: &[&str]) -> Sandbox {
@@ -241,6 +201,7 @@ mod tests {
             uid: 0,
             gid: 0,
             etc,
+            root: None,
             mounts: Vec::new(),
             read_only_root: false,
             working_dir: None,
@@ -319,5 +280,56 @@ mod tests {
         sandbox.uid = 4711;
         sandbox.working_dir = Some("/srv/app".into());
         assert_eq!(output(&sandbox), "/srv/app\n4711\n");
+    }
+
+    /// A root with a shell, its libraries, and nothing else.
+    fn small_root(root: &Path) {
+        let sh = fs::canonicalize("/bin/sh").unwrap();
+        let said = Command::new("ldd").arg(&sh).output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        let libraries = said.split_whitespace().filter(|word| word.starts_with('/'));
+        for file in libraries.map(Path::new).chain([Path::new("/usr/bin/sh")]) {
+            let place = root.join(file.strip_prefix("/").unwrap());
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            fs::copy(file, place).unwrap();
+        }
+        for folder in ["etc", "var/lib/db"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        std::os::unix::fs::symlink("/run", root.join("var/run")).unwrap();
+        for (file, text) in [
+            ("etc/db.conf", "own"),
+            ("etc/hosts", "never seen"),
+            ("var/lib/db/seed", ""),
+        ] {
+            fs::write(root.join(file), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_own_root_shows_nothing_of_the_host_and_stays_as_it_is() {
+        // given a root with a shell and a few files, a volume below one of its links, and one where it has nothing
+        let folder = tempfile::tempdir().unwrap();
+        let (root, data) = (folder.path().join("root"), folder.path().join("data"));
+        small_root(&root);
+        fs::create_dir(&data).unwrap();
+        let script = "echo /usr/bin/*; read line </etc/db.conf; read hosts </etc/hosts; echo $line$hosts; \
+            : >/var/lib/db/new && echo made; : >/data/x; : >/run/db/y; echo 2>/dev/null >/usr/z || echo refused";
+        let mut sandbox = sandbox(folder.path(), &["/usr/bin/sh", "-c", script]);
+        sandbox.root = Some(root.clone());
+        sandbox.uid = 4711;
+        for target in ["/data", "/var/run/db"] {
+            sandbox.mounts.push(Mount {
+                source: data.clone(),
+                target: target.into(),
+                read_only: false,
+            });
+        }
+        // when a program runs there
+        let seen = output(&sandbox);
+        // then it finds only what the root holds, may write beside its files, and leaves no trace in it
+        assert_eq!(seen, "/usr/bin/sh\nown\nmade\nrefused\n");
+        assert!(data.join("x").exists() && data.join("y").exists());
+        assert!(!root.join("var/lib/db/new").exists() && !root.join("data").exists());
     }
 }

@@ -50,13 +50,19 @@ pub(crate) struct Ground {
 
 /// Where `./x setup` puts etcd, one folder a version.
 pub(crate) fn etcd_folder() -> PathBuf {
-    if let Some(folder) = std::env::var_os("STATEWARD_ETCD_DIR") {
-        return folder.into();
-    }
+    std::env::var_os("STATEWARD_ETCD_DIR").map_or_else(|| cache().join("etcd"), PathBuf::from)
+}
+
+/// The folder of images, as `./x images` fills it.
+fn images_folder() -> PathBuf {
+    std::env::var_os("STATEWARD_IMAGES").map_or_else(|| cache().join("images"), PathBuf::from)
+}
+
+fn cache() -> PathBuf {
     let cache = std::env::var_os("STATEWARD_CACHE").map(PathBuf::from);
     let cache = cache.or_else(|| std::env::var_os("XDG_CACHE_HOME").map(|home| PathBuf::from(home).join("stateward")));
     let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/stateward")));
-    cache.unwrap_or_else(|| ".".into()).join("etcd")
+    cache.unwrap_or_else(|| ".".into())
 }
 
 /// The folder with the newest etcd at hand.
@@ -83,7 +89,7 @@ impl Ground {
     pub(crate) async fn start(start: Start) -> Result<Self> {
         let mut builder = Cluster::builder()
             .nodes(start.nodes)
-            .images(ImageSource::etcd(etcd_folder()))
+            .images(ImageSource::Folder(images_folder()))
             .nearest_images(start.nearest_images);
         if let Some(folder) = &start.folder {
             builder = builder.folder(folder);

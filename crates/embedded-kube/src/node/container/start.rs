@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -12,7 +12,7 @@ use tokio::net::unix::pipe;
 
 use super::super::environment;
 use super::super::events::Weight;
-use super::super::images::Found;
+use super::super::images::{Found, Image, Root};
 use super::super::logs::{self, RunLog};
 use super::super::probes::Target;
 use super::super::sandbox::{Mount, PROGRAMS, Sandbox, needs_user_namespace};
@@ -102,14 +102,20 @@ impl Keeper {
             target: message_path.into(),
             read_only: false,
         });
-        if let Some(programs) = &found.image.folder {
-            mounts.push(Mount {
+        let mut own_root = None;
+        match &found.image.root {
+            Root::Own(root) => own_root = Some(root.clone()),
+            Root::Host {
+                programs: Some(programs),
+            } => mounts.push(Mount {
                 source: programs.clone(),
                 target: PROGRAMS.into(),
                 read_only: true,
-            });
+            }),
+            Root::Host { programs: None } => {}
         }
-        let (uid, gid) = user(pod, spec);
+        mounts.extend(image_volumes(&found.image, &mounts, &folder.join("volumes"))?);
+        let (uid, gid) = user(pod, spec, found.image.user);
         if !env.iter().any(|(name, _)| name == "HOME") {
             env.push(("HOME".to_string(), if uid == 0 { "/root" } else { "/" }.to_string()));
         }
@@ -119,13 +125,15 @@ impl Keeper {
             uid,
             gid,
             etc: self.context.folder.join("etc"),
+            root: own_root,
             mounts,
             read_only_root: spec.security_context.as_ref().and_then(|c| c.read_only_root_filesystem) == Some(true),
             working_dir: spec
                 .working_dir
                 .clone()
                 .filter(|folder| !folder.is_empty())
-                .map(PathBuf::from),
+                .map(PathBuf::from)
+                .or_else(|| found.image.working_dir.clone()),
             env: env.clone(),
             command,
         };
@@ -199,8 +207,51 @@ impl Keeper {
     }
 }
 
-/// The user a container runs as: its own setting, the pod's, else root, unless root is forbidden.
-pub(crate) fn user(pod: &Pod, container: &Container) -> (u32, u32) {
+/// The volumes of an image that the pod mounts nothing at, as folders made anew with what the image has there.
+fn image_volumes(image: &Image, mounts: &[Mount], folder: &Path) -> io::Result<Vec<Mount>> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut made = Vec::new();
+    for (number, target) in image.volumes.iter().enumerate() {
+        if mounts.iter().any(|mount| mount.target == *target) {
+            continue;
+        }
+        let source = folder.join(number.to_string());
+        fs::create_dir_all(&source)?;
+        if let Root::Own(root) = &image.root {
+            copy(&root.join(target.strip_prefix("/").unwrap_or(target)), &source)?;
+        }
+        made.push(Mount {
+            source,
+            target: target.clone(),
+            read_only: false,
+        });
+    }
+    Ok(made)
+}
+
+/// Copies what is in a folder, if there is one.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(from).into_iter().flatten() {
+        let entry = entry?;
+        let (source, copy_of) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            fs::create_dir(&copy_of)?;
+            copy(&source, &copy_of)?;
+        } else if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&source)?, copy_of)?;
+        } else {
+            fs::copy(&source, copy_of)?;
+        }
+    }
+    Ok(())
+}
+
+/// The user a container runs as: its own setting, the pod's, the image's, else root, unless root is forbidden.
+pub(crate) fn user(pod: &Pod, container: &Container, image: Option<(u32, u32)>) -> (u32, u32) {
     let own = container.security_context.clone().unwrap_or_default();
     let pods = pod
         .spec
@@ -209,7 +260,10 @@ pub(crate) fn user(pod: &Pod, container: &Container) -> (u32, u32) {
         .unwrap_or_default();
     let number = |value: Option<i64>| value.and_then(|value| u32::try_from(value).ok());
     let non_root = own.run_as_non_root.or(pods.run_as_non_root) == Some(true);
-    let uid = number(own.run_as_user.or(pods.run_as_user)).unwrap_or(if non_root { 65532 } else { 0 });
-    let gid = number(own.run_as_group.or(pods.run_as_group).or(pods.fs_group)).unwrap_or(uid);
+    let asked = number(own.run_as_user.or(pods.run_as_user));
+    let (image_uid, image_gid) = image.unzip();
+    let uid = asked.or(image_uid).unwrap_or(if non_root { 65532 } else { 0 });
+    let gid = number(own.run_as_group.or(pods.run_as_group).or(pods.fs_group));
+    let gid = gid.or(if asked.is_none() { image_gid } else { None }).unwrap_or(uid);
     (uid, gid)
 }

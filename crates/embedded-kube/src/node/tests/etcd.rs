@@ -24,6 +24,13 @@ fn newest(folder: &std::path::Path) -> String {
     names.max_by_key(version).unwrap()
 }
 
+fn image(folder: &std::path::Path, version: &str) -> ImageSource {
+    ImageSource::One {
+        reference: format!("quay.io/coreos/etcd:v{version}"),
+        image: crate::Image::programs(folder.join(version)),
+    }
+}
+
 async fn create_all<K>(client: &Client, objects: Vec<Value>)
 where
     K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>
@@ -116,7 +123,7 @@ async fn three_members_serve_and_survive() {
     let folder =
         etcd_folder().expect("EMBEDDED_KUBE_ETCD_DIR names a folder with one folder an etcd version; ./x test sets it");
     let version = newest(&folder);
-    let ground = Ground::with(|options| options.images.push(ImageSource::etcd(&folder))).await;
+    let ground = Ground::with(|options| options.images.push(image(&folder, &version))).await;
     let (authority, members) = certificates();
     let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
     for (number, (certificate, key)) in members.iter().enumerate() {
