@@ -35,8 +35,8 @@ pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
     let tell_to_trust = |authorities: BTreeSet<Authority>| Effect::TrustAuthorities { authorities };
     let had_time = trust.overlap_left.is_zero();
     match rotation::rotation(view.world) {
-        // Also while an old one is dropped, where the new one was deleted: what nobody trusts yet harms nobody.
-        None | Some(Rotation::DroppingOld) if trust.renew => vec![
+        // Also while an old CA is being dropped: one that no member trusts yet changes nothing for anybody.
+        _ if trust.renew && trust.issued == trust.wanted => vec![
             Effect::RenewAuthority,
             say(
                 Reason::RotatingAuthority,
@@ -165,6 +165,17 @@ mod tests {
             change(&mut trust);
             world.trust = Some(trust);
         })
+    }
+
+    #[test]
+    fn a_new_authority_that_is_deleted_is_made_again_at_once() {
+        // given a new CA that members are told to trust, and that is deleted before it has issued anything
+        let deleted = trust(|trust| {
+            trust.bundle.insert("peer/new".to_owned());
+            trust.renew = true;
+        });
+        // then another one is made, without waiting until all members were seen to drop the deleted one
+        assert!(deleted.plan().effects.contains(&Effect::RenewAuthority));
     }
 
     #[test]
