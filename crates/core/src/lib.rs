@@ -7,6 +7,7 @@ pub mod agent;
 pub mod backoff;
 pub mod claim;
 pub mod conditions;
+pub mod crd;
 pub mod cron;
 pub mod guard;
 pub mod ids;
