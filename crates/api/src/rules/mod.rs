@@ -9,41 +9,11 @@ mod backups;
 mod bounds;
 mod cluster;
 
-use serde_json::Value;
+use stateward_core::crd::{Bound, Rule, bound, rule};
 
 pub(crate) use backups::{etcd_backup, etcd_restore};
 pub(crate) use bounds::{etcd_backup_bounds, etcd_cluster_bounds, etcd_restore_bounds};
 pub(crate) use cluster::etcd_cluster;
-
-/// A CEL rule at a field.
-pub(crate) struct Rule {
-    pub(crate) at: String,
-    pub(crate) rule: String,
-    pub(crate) message: String,
-}
-
-/// A keyword of the schema at a field.
-pub(crate) struct Bound {
-    pub(crate) at: String,
-    pub(crate) keyword: &'static str,
-    pub(crate) value: Value,
-}
-
-fn rule(at: impl Into<String>, rule: impl Into<String>, message: impl Into<String>) -> Rule {
-    Rule {
-        at: at.into(),
-        rule: rule.into(),
-        message: message.into(),
-    }
-}
-
-fn bound(at: impl Into<String>, keyword: &'static str, value: impl Into<Value>) -> Bound {
-    Bound {
-        at: at.into(),
-        keyword,
-        value: value.into(),
-    }
-}
 
 const CRON: &str = r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|\\S+( +\\S+){4})$";
 const CRON_MESSAGE: &str =
