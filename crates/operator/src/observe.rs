@@ -13,6 +13,7 @@ use kube::api::ListParams;
 use rand::Rng;
 use stateward_api::{EtcdCluster, names};
 use stateward_core::kind::Trouble;
+use stateward_core::reason;
 use stateward_etcd::{Asked, Client, ask, hash_of_data, prove_list};
 use stateward_plan::etcd::manifests::{ANNOTATION_METADATA, TrustFiles};
 use stateward_plan::etcd::members::owner;
@@ -136,7 +137,7 @@ pub(crate) async fn observe(shared: &Shared, look: Look<'_, Clusters>) -> kube::
         },
         look_again,
         trouble: judged.trouble.map(|message| Trouble {
-            reason: "CannotCarryOut",
+            reason: reason::shared::CANNOT_CARRY_OUT,
             message,
         }),
     })

@@ -7,7 +7,7 @@ use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
 /// The crates that plan.
-const PURE: [&str; 3] = ["stateward-core", "stateward-api", "stateward-plan"];
+const PURE: [&str; 4] = ["stateward-core", "stateward-api", "stateward-plan", "stateward-mysql"];
 
 /// What these crates must not link with.
 const IMPURE: [&str; 8] = [

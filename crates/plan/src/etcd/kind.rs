@@ -229,7 +229,7 @@ mod tests {
         let at = |second: i64| Timestamp::from_second(second).unwrap_or_default();
         // given a status that tells of a trouble
         let trouble = Trouble {
-            reason: "PodRefused",
+            reason: stateward_core::reason::shared::POD_REFUSED,
             message: "no".into(),
         };
         let first = healthy(at(1), &EtcdClusterStatus::default());
