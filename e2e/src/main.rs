@@ -12,7 +12,7 @@ mod memory;
 mod meter;
 mod s3;
 mod scenarios;
-#[path = "../../crates/store/tests/servers/mod.rs"]
+#[path = "../../crates/backup/tests/servers/mod.rs"]
 mod servers;
 mod test;
 mod tool;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use futures::StreamExt;
-use stateward_api::EtcdVersion;
+use stateward_etcd::api::EtcdVersion;
 
 use environment::Environment;
 use scenarios::{SCENARIOS, Scenario};

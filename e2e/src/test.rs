@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod, Secret, 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
 use stateward_core::conditions::{is_true, types};
-use stateward_etcd::{Client, Timeouts, Tls};
+use stateward_etcd::api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
+use stateward_etcd_driver::client::{Client, Timeouts, Tls};
 
 use crate::environment::{Environment, Fault};
 use crate::wait::until;
@@ -261,7 +261,7 @@ impl Test {
     }
 
     async fn tls(&self, cluster: &EtcdCluster) -> Result<Option<Tls>> {
-        match stateward_plan::etcd::manifests::tls_secrets(cluster).client {
+        match stateward_etcd::cluster::manifests::tls_secrets(cluster).client {
             Some(name) => self.client_tls(&name).await.map(Some),
             None => Ok(None),
         }

@@ -14,7 +14,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::discovery;
 use kube::{Api, ResourceExt};
 use serde::Deserialize;
-use stateward_api::{EtcdCluster, EtcdVersion};
+use stateward_etcd::api::{EtcdCluster, EtcdVersion};
 
 use super::in_process::{InProcess, Which};
 use super::{Environment, Fault, Need};
@@ -42,7 +42,7 @@ pub(crate) struct Embedded {
 fn agent(folder: &Path) -> Result<ImageSource> {
     let own = std::env::current_exe()?;
     let program = own.with_file_name("stateward");
-    ImageSource::program(stateward_operator::AGENT_IMAGE, ("stateward", &program), folder)
+    ImageSource::program(stateward_etcd_driver::AGENT_IMAGE, ("stateward", &program), folder)
         .with_context(|| format!("no program at {}: run cargo build -p stateward", program.display()))
 }
 

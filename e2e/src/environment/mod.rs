@@ -7,7 +7,7 @@ pub(crate) mod real;
 
 use anyhow::Result;
 use futures::future::LocalBoxFuture;
-use stateward_api::EtcdVersion;
+use stateward_etcd::api::EtcdVersion;
 
 /// A place to run scenarios in.
 pub(crate) trait Environment: Send + Sync {

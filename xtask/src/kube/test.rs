@@ -121,7 +121,7 @@ fn lanes(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
         shell::run(
             cases
                 .env("KUBECONFIG", &config)
-                .current_dir(paths.checkout.join("crates/api")),
+                .current_dir(paths.checkout.join("crates/engines/etcd-driver")),
         )
         .context("lane failed: admission")?;
     }
