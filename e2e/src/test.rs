@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod, Secret, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -85,6 +86,9 @@ impl Test {
         self.clusters()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await?;
+        self.stateful_sets()
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await?;
         self.pods()
             .delete_collection(&DeleteParams::default(), &ListParams::default().labels(SERVER))
             .await?;
@@ -115,6 +119,10 @@ impl Test {
     }
 
     pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) fn stateful_sets(&self) -> Api<StatefulSet> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

@@ -131,7 +131,7 @@ impl Environment for Embedded {
             Need::Kubectl => Some("kubectl is missing; ./x e2e provides it"),
             Need::S3 if crate::servers::is_built("minio") => None,
             Need::S3 => Some("MinIO is missing; ./x store build builds it"),
-            Need::CertManager | Need::PrometheusOperator => super::not_fetched(need),
+            Need::CertManager | Need::PrometheusOperator | Need::Image(_) => super::not_fetched(need),
             Need::Helm if crate::tool::is_there("helm") => None,
             Need::Helm => Some("Helm is missing; it is built for the real environment"),
             Need::OperatorPod | Need::Previous => Some("the operator is part of the suite's own process"),
