@@ -74,6 +74,10 @@ async fn pods_have_a_network_of_their_own() {
     let api = "perl -MIO::Socket::IP -e 'for (\"kubernetes.default.svc:443\", \"$ENV{KUBERNETES_SERVICE_HOST}:$ENV{KUBERNETES_SERVICE_PORT}\") \
                { IO::Socket::IP->new(PeerAddr => $_, Timeout => 5) or die \"$_: $@\" } print \"both\"'";
     assert_eq!(kubectl.shell("two", api).await, "both");
+    // And nothing outside of the cluster can be reached, unless that is asked for
+    for target in ["host.cluster.internal:80", "203.0.113.7:80"] {
+        assert_eq!(ask(&kubectl, "two", target).await[0], "no:", "{target}");
+    }
     // And the node port serves on the loopback address
     let port = get("service web -o jsonpath={.spec.ports[0].nodePort}").await;
     eventually("the node port leads to the pod", || async {
