@@ -77,7 +77,7 @@ impl Filter {
             return Ok(());
         }
         let rules = text.clone();
-        tokio::task::spawn_blocking(move || nft(&rules))
+        tokio::task::spawn_blocking(move || nft(&[], &rules))
             .await
             .map_err(io::Error::other)??;
         *applied = text;
@@ -93,13 +93,15 @@ fn name(range: Range) -> String {
 pub(super) fn remove(range: Range) {
     let name = name(range);
     // Added first, since removing what is not there is an error.
-    if let Err(error) = nft(&format!("add table ip {name}\ndelete table ip {name}\n")) {
+    if let Err(error) = nft(&[], &format!("add table ip {name}\ndelete table ip {name}\n")) {
         tracing::warn!(%error, "packet filter rules are left behind");
     }
 }
 
-fn nft(rules: &str) -> io::Result<()> {
+/// Gives rules to the kernel.
+pub(super) fn nft(options: &[&str], rules: &str) -> io::Result<()> {
     let mut child = crate::node::program("nft")
+        .args(options)
         .args(["-f", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

@@ -7,6 +7,7 @@
 mod enter;
 mod filter;
 mod guest;
+mod kernel;
 mod namespace;
 mod netlink;
 mod outbound;

@@ -14,6 +14,7 @@ use rand::Rng;
 
 use super::enter::outside;
 use super::filter;
+use super::kernel::{self, MissingError};
 use super::namespace::Namespace;
 use super::netlink::{LOOPBACK, Netlink, Route};
 use super::range::Range;
@@ -28,6 +29,8 @@ pub(crate) enum PlaneError {
     NotInside(&'static str),
     #[error("pods need the program `nft`: install the package nftables")]
     NoNft,
+    #[error(transparent)]
+    Kernel(#[from] MissingError),
     #[error("cannot set up the network of the pods ({0}): {1}")]
     SetUp(&'static str, io::Error),
     #[error("no network is free")]
@@ -73,6 +76,7 @@ impl Plane {
             }
             _ => PlaneError::SetUp("lo", error),
         })?;
+        kernel::check()?;
         // In a container that somebody else set up it may be so already, and not to be changed.
         const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
         if fs::read_to_string(FORWARD).is_ok_and(|text| text.trim() != "1") {
