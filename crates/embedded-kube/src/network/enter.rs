@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{getegid, geteuid};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::netlink::{LOOPBACK, Netlink};
+use super::users;
 
 /// Why the process could not get a network of its own.
 #[derive(Debug, thiserror::Error)]
@@ -77,16 +77,10 @@ fn may_administer() -> bool {
 }
 
 fn enter_user_namespace() -> Result<(), EnterError> {
-    let (uid, gid) = (geteuid(), getegid());
-    unshare(CloneFlags::CLONE_NEWUSER).map_err(|errno| match errno {
+    users::enter().map_err(|errno| match errno {
         Errno::EINVAL => EnterError::Threads,
         errno => refused("user", errno),
-    })?;
-    fs::write("/proc/self/uid_map", format!("0 {uid} 1\n"))?;
-    // The kernel's condition for an ordinary user's group map.
-    fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/gid_map", format!("0 {gid} 1\n"))?;
-    Ok(())
+    })
 }
 
 fn refused(what: &'static str, errno: Errno) -> EnterError {

@@ -13,10 +13,12 @@ mod netlink;
 mod outbound;
 mod plane;
 mod range;
+mod users;
 mod visit;
 
 pub use enter::{EnterError, enter};
 pub use guest::Guest;
+pub use users::several_users_hint;
 pub use visit::visit;
 
 pub(crate) use enter::{Outside, outside};

@@ -154,6 +154,9 @@ async fn up(place: &Place, start: Start) -> Result<()> {
         ground.kubeconfig().display(),
         ground.log().display()
     );
+    if let Some(hint) = embedded_kube::several_users_hint() {
+        println!("\nNote: {hint}.");
+    }
     let control = control::serve(folder.join("control"), control::Means::of(&ground)?);
     tokio::select! {
         result = control => result?,
