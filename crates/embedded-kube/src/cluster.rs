@@ -69,6 +69,7 @@ pub struct Builder {
     images: Vec<ImageSource>,
     nearest_images: bool,
     back_off: Option<Duration>,
+    outbound: bool,
 }
 
 impl Builder {
@@ -114,6 +115,15 @@ impl Builder {
     /// Kubernetes.
     pub fn back_off(mut self, wait: Duration) -> Self {
         self.back_off = Some(wait);
+        self
+    }
+
+    /// Pods reach what the machine reaches: TCP connections to foreign addresses are relayed, and foreign names mean what they
+    /// mean to the machine. `host.cluster.internal` is the machine's own 127.0.0.1. Without it, pods reach only the cluster.
+    ///
+    /// It needs a process that called [`enter_network`](crate::enter_network).
+    pub fn outbound(mut self, outbound: bool) -> Self {
+        self.outbound = outbound;
         self
     }
 
@@ -171,6 +181,14 @@ impl Cluster {
         let pki = Arc::new(Pki::open(&folder.join("pki"))?);
         let remembered = |name: &str| -> Option<String> { std::fs::read_to_string(folder.join(name)).ok() };
         let wanted = remembered("network").and_then(|text| text.trim().parse().ok());
+        let outside = match builder.outbound {
+            false => None,
+            true => Some(network::outside().cloned().ok_or_else(|| {
+                let why =
+                    "pods reach the machine's network only where this process called `embedded_kube::enter_network()`";
+                StartError::Network(why.to_owned())
+            })?),
+        };
         // Without nodes nothing is in the network, and its addresses are names only.
         let plane = match builder.nodes {
             0 => None,
@@ -225,6 +243,7 @@ impl Cluster {
                 options.images.extend(builder.images);
                 options.nearest_images = builder.nearest_images;
                 options.api = Some(service);
+                options.outside = outside;
                 options.back_off = builder.back_off.unwrap_or(options.back_off);
                 let nodes = Nodes::start(client, options, stop.clone()).await;
                 let nodes = nodes.map_err(|e| StartError::Nodes(e.to_string()))?;

@@ -17,5 +17,5 @@ mod schema;
 mod streams;
 
 pub use cluster::{Builder, Cluster, StartError, kubeconfig_yaml};
-pub use network::{EnterError, Guest, enter as enter_network, visit as visit_network};
+pub use network::{EnterError, Guest, enter as enter_network, several_users_hint, visit as visit_network};
 pub use node::{FaultError, Faults, Image, ImageSource, Root};

@@ -74,6 +74,10 @@ async fn pods_have_a_network_of_their_own() {
     let api = "perl -MIO::Socket::IP -e 'for (\"kubernetes.default.svc:443\", \"$ENV{KUBERNETES_SERVICE_HOST}:$ENV{KUBERNETES_SERVICE_PORT}\") \
                { IO::Socket::IP->new(PeerAddr => $_, Timeout => 5) or die \"$_: $@\" } print \"both\"'";
     assert_eq!(kubectl.shell("two", api).await, "both");
+    // And nothing outside of the cluster can be reached, unless that is asked for
+    for target in ["host.cluster.internal:80", "203.0.113.7:80"] {
+        assert_eq!(ask(&kubectl, "two", target).await[0], "no:", "{target}");
+    }
     // And the node port serves on the loopback address
     let port = get("service web -o jsonpath={.spec.ports[0].nodePort}").await;
     eventually("the node port leads to the pod", || async {
@@ -105,5 +109,31 @@ async fn pods_have_a_network_of_their_own() {
     );
     faults.heal().await.unwrap();
     assert_eq!(ask(&kubectl, "two", "web:8080").await, answer("one", &second));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_in_pods_may_be_the_users_that_this_process_may_be() {
+    let cluster = Cluster::builder().nodes(1).start().await.unwrap();
+    let kubectl = Kubectl::new(&kubectls()[0], &cluster.kubeconfig_yaml(), "default");
+    // When root in a pod gives a file away and becomes somebody else
+    let script = "touch /tmp/file; chown 7:7 /tmp/file && exec setpriv --reuid 7 --regid 7 --clear-groups id -u";
+    let mut pod = pod("root", json!([{"name": "c", "image": "busybox", "command": ["sh", "-c", script]}]));
+    pod["spec"]["restartPolicy"] = json!("Never");
+    kubectl.with("apply -f -", &[], &pod.to_string()).await;
+    eventually("the pod ends", || async {
+        let phase = kubectl.run("get pod root -o jsonpath={.status.phase}").await;
+        is(matches!(&*phase, "Succeeded" | "Failed"), true)
+    })
+    .await;
+    // Then that works where this process has IDs for it: as root, or with subordinate IDs; elsewhere the user is told
+    let seen = kubectl.run("logs root").await;
+    match embedded_kube::several_users_hint() {
+        None => assert_eq!(seen.trim(), "7"),
+        Some(hint) => {
+            assert!(seen.contains("Invalid argument"), "{seen}");
+            assert!(hint.contains("--add-subuids"), "{hint}");
+        }
+    }
     cluster.stop().await;
 }

@@ -3,16 +3,17 @@
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, ToSocketAddrs};
 use std::sync::OnceLock;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{getegid, geteuid};
+use tokio::net::{TcpSocket, TcpStream};
 
 use super::netlink::{LOOPBACK, Netlink};
+use super::users;
 
 /// Why the process could not get a network of its own.
 #[derive(Debug, thiserror::Error)]
@@ -76,16 +77,10 @@ fn may_administer() -> bool {
 }
 
 fn enter_user_namespace() -> Result<(), EnterError> {
-    let (uid, gid) = (geteuid(), getegid());
-    unshare(CloneFlags::CLONE_NEWUSER).map_err(|errno| match errno {
+    users::enter().map_err(|errno| match errno {
         Errno::EINVAL => EnterError::Threads,
         errno => refused("user", errno),
-    })?;
-    fs::write("/proc/self/uid_map", format!("0 {uid} 1\n"))?;
-    // The kernel's condition for an ordinary user's group map.
-    fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/gid_map", format!("0 {gid} 1\n"))?;
-    Ok(())
+    })
 }
 
 fn refused(what: &'static str, errno: Errno) -> EnterError {
@@ -124,13 +119,14 @@ fn advice(setting: impl Fn(&str) -> Option<String>) -> String {
 }
 
 /// A thread in the machine's network. What it opens stays there, whoever uses it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Outside(mpsc::Sender<Job>);
 
 type Job = Box<dyn FnOnce() + Send>;
 
 impl Outside {
-    fn start() -> io::Result<Self> {
+    /// In the network that the calling thread is in.
+    pub(crate) fn start() -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel::<Job>();
         std::thread::Builder::new()
             .name("outside".to_owned())
@@ -151,23 +147,76 @@ impl Outside {
         self.run(move || TcpListener::bind(address))
     }
 
-    /// Connects to somebody there, without keeping others waiting.
-    #[expect(dead_code, reason = "for the relay to what the machine reaches")]
-    pub(crate) fn connect(&self, address: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
-        let connecting = self.run(move || {
-            std::thread::Builder::new()
-                .name("outside".to_owned())
-                .spawn(move || TcpStream::connect_timeout(&address, limit))
-        })?;
-        connecting
-            .join()
-            .map_err(|_| io::Error::other("the thread that connects panicked"))?
+    /// Connects to somebody there.
+    pub(crate) async fn connect(&self, address: SocketAddrV4, limit: Duration) -> io::Result<TcpStream> {
+        // A socket stays in the network where it was opened, whoever connects it.
+        let socket = self.run(TcpSocket::new_v4)?;
+        tokio::time::timeout(limit, socket.connect(address.into())).await?
     }
+
+    /// What a name means there; empty where it means nothing.
+    pub(crate) async fn resolve(&self, name: &str) -> io::Result<Vec<Ipv4Addr>> {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let name = name.to_owned();
+        let lookup = move || {
+            let found = (name.as_str(), 0).to_socket_addrs();
+            let found = found.map(|all| all.map(|address| address.ip()).collect::<Vec<_>>());
+            drop(answer.send(found));
+        };
+        // It may take seconds, so it has a thread of its own.
+        let builder = std::thread::Builder::new().name("lookup".to_owned());
+        self.run(move || builder.spawn(lookup).map(drop))?;
+        let found = match answered.await.map_err(io::Error::other)? {
+            Ok(found) => found,
+            // The C library's words for a name that does not exist; the standard library has no kind for it.
+            Err(error) if error.to_string().contains("not known") || error.to_string().contains("No address") => {
+                Vec::new()
+            }
+            Err(error) => return Err(error),
+        };
+        let mut found: Vec<Ipv4Addr> = found
+            .into_iter()
+            .filter_map(|address| match address {
+                IpAddr::V4(address) => Some(address),
+                IpAddr::V6(_) => None,
+            })
+            .collect();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Which networks `10.N.0.0/16` the machine has routes to, apart from routes to everything in `10.0.0.0/8`.
+    pub(crate) fn taken(&self) -> io::Result<Vec<u8>> {
+        self.run(|| Ok(taken(&fs::read_to_string("/proc/thread-self/net/route")?)))
+    }
+}
+
+/// From the kernel's table of routes, whose addresses are hexadecimal and in the machine's byte order.
+fn taken(routes: &str) -> Vec<u8> {
+    let network = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let word = |index: usize| u32::from_str_radix(fields.get(index)?, 16).ok();
+        let [ten, number, _, _] = word(1)?.to_ne_bytes();
+        (ten == 10 && word(7)?.count_ones() > 8).then_some(number)
+    };
+    routes.lines().skip(1).filter_map(network).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::advice;
+    use super::{advice, taken};
+
+    #[test]
+    fn networks_of_the_machine_are_known() {
+        // Given a default route, a network, a whole company's, and a neighbor
+        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+            eth0\t00000000\t0102000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+            eth0\t0002000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+            vpn0\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\t0\t0\t0\n\
+            eth1\t0900070A\t00000000\t0005\t0\t0\t0\tFFFFFFFF\t0\t0\t0\n";
+        // Then only the small ones are avoided
+        assert_eq!(taken(routes), [0, 7]);
+    }
 
     #[test]
     fn the_setting_that_forbids_namespaces_is_named() {

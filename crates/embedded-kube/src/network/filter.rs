@@ -1,5 +1,5 @@
-//! Packet filter rules: services lead to their endpoints, and cuts separate addresses. One table an instance, replaced as a
-//! whole and at once; connections that exist go on.
+//! Packet filter rules: services lead to their endpoints, foreign addresses to the relay, and cuts separate addresses. One table
+//! an instance, replaced as a whole and at once; connections that exist go on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,6 +28,8 @@ type Pair = (Ipv4Addr, Ipv4Addr);
 /// The rules of one instance.
 pub(crate) struct Filter {
     plane: Arc<Plane>,
+    /// The port of the relay to foreign addresses, where there is one.
+    relay: Option<u16>,
     services: Mutex<Services>,
     cuts: Mutex<BTreeSet<Pair>>,
     /// What the kernel has. Held while it is told.
@@ -35,9 +37,10 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn new(plane: Arc<Plane>) -> Self {
+    pub(crate) fn new(plane: Arc<Plane>, relay: Option<u16>) -> Self {
         Self {
             plane,
+            relay,
             services: Mutex::default(),
             cuts: Mutex::default(),
             applied: tokio::sync::Mutex::default(),
@@ -68,13 +71,13 @@ impl Filter {
         let text = {
             let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
             let cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
-            table(self.plane.range(), &services, &cuts)
+            table(self.plane.range(), self.relay, &services, &cuts)
         };
         if *applied == text {
             return Ok(());
         }
         let rules = text.clone();
-        tokio::task::spawn_blocking(move || nft(&rules))
+        tokio::task::spawn_blocking(move || nft(&[], &rules))
             .await
             .map_err(io::Error::other)??;
         *applied = text;
@@ -90,13 +93,15 @@ fn name(range: Range) -> String {
 pub(super) fn remove(range: Range) {
     let name = name(range);
     // Added first, since removing what is not there is an error.
-    if let Err(error) = nft(&format!("add table ip {name}\ndelete table ip {name}\n")) {
+    if let Err(error) = nft(&[], &format!("add table ip {name}\ndelete table ip {name}\n")) {
         tracing::warn!(%error, "packet filter rules are left behind");
     }
 }
 
-fn nft(rules: &str) -> io::Result<()> {
+/// Gives rules to the kernel.
+pub(super) fn nft(options: &[&str], rules: &str) -> io::Result<()> {
     let mut child = crate::node::program("nft")
+        .args(options)
         .args(["-f", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -115,7 +120,7 @@ fn nft(rules: &str) -> io::Result<()> {
 }
 
 /// The whole table as text for `nft -f`.
-fn table(range: Range, services: &Services, cuts: &BTreeSet<Pair>) -> String {
+fn table(range: Range, relay: Option<u16>, services: &Services, cuts: &BTreeSet<Pair>) -> String {
     let name = name(range);
     let (first, prefix) = range.services();
     let refused = format!(
@@ -149,6 +154,10 @@ fn table(range: Range, services: &Services, cuts: &BTreeSet<Pair>) -> String {
         true => String::new(),
         false => format!("ip daddr . meta l4proto . th dport vmap {{ {} }};", ports.join(", ")),
     };
+    let (out, no_way) = match relay {
+        Some(port) => out(range, port),
+        None => Default::default(),
+    };
     // A pod that meets itself behind a service answers to us, and we to it.
     let hairpin = set("ip saddr . ip daddr", own.iter().map(|ip| (*ip, *ip)), "masquerade;");
     let both = cuts.iter().flat_map(|(one, other)| [(*one, *other), (*other, *one)]);
@@ -156,13 +165,26 @@ fn table(range: Range, services: &Services, cuts: &BTreeSet<Pair>) -> String {
     format!(
         "add table ip {name}\ndelete table ip {name}\ntable ip {name} {{\n{chains}\
          chain refuse {{ meta l4proto tcp reject with tcp reset; reject; }}\n\
-         chain lead {{ {lead} }}\n\
+         chain lead {{ {lead}{out} }}\n\
          chain prerouting {{ type nat hook prerouting priority -100; jump lead; }}\n\
          chain output {{ type nat hook output priority -100; jump lead; }}\n\
          chain postrouting {{ type nat hook postrouting priority 100; {hairpin} }}\n\
-         chain forward {{ type filter hook forward priority 0; {cut} {refused}; }}\n\
-         chain sent {{ type filter hook output priority 0; {cut} {refused}; }}\n}}\n"
+         chain forward {{ type filter hook forward priority 0; {cut} {refused}; {no_way} }}\n\
+         chain sent {{ type filter hook output priority 0; {cut} {refused}; {no_way} }}\n}}\n"
     )
+}
+
+/// What leads from the cluster's addresses to foreign ones, and refuses what the relay does not pass on.
+fn out(range: Range, port: u16) -> (String, String) {
+    let (first, prefix) = range.whole();
+    let ours = format!("ip saddr {first}/{prefix}");
+    let foreign = [format!("!= {first}/{prefix}"), range.host().to_string()];
+    let lead = foreign.each_ref().map(|to| {
+        let gateway = range.gateway();
+        format!("\n{ours} ip daddr {to} meta l4proto tcp dnat to {gateway}:{port};")
+    });
+    let no_way = foreign.map(|to| format!("{ours} ip daddr {to} jump refuse;"));
+    (lead.concat(), no_way.concat())
 }
 
 fn set(what: &str, pairs: impl Iterator<Item = Pair>, verdict: &str) -> String {
@@ -231,7 +253,7 @@ mod tests {
         );
         assert_eq!(ask(one, Ipv4Addr::LOCALHOST, 80).unwrap(), "one to 127.0.0.1");
         // When a service has two of them, then it leads to both in turn, also from one of them and from here
-        let filter = Filter::new(plane.clone());
+        let filter = Filter::new(plane.clone(), None);
         let to = Destination {
             address: range.service(5),
             port: 8080,

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use rand::Rng;
 
+use super::enter::outside;
 use super::filter;
+use super::kernel::{self, MissingError};
 use super::namespace::Namespace;
 use super::netlink::{LOOPBACK, Netlink, Route};
 use super::range::Range;
@@ -27,6 +29,8 @@ pub(crate) enum PlaneError {
     NotInside(&'static str),
     #[error("pods need the program `nft`: install the package nftables")]
     NoNft,
+    #[error(transparent)]
+    Kernel(#[from] MissingError),
     #[error("cannot set up the network of the pods ({0}): {1}")]
     SetUp(&'static str, io::Error),
     #[error("no network is free")]
@@ -72,17 +76,20 @@ impl Plane {
             }
             _ => PlaneError::SetUp("lo", error),
         })?;
+        kernel::check()?;
         // In a container that somebody else set up it may be so already, and not to be changed.
         const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
         if fs::read_to_string(FORWARD).is_ok_and(|text| text.trim() != "1") {
             fs::write(FORWARD, "1").map_err(failed("net.ipv4.ip_forward"))?;
         }
         let start = rand::rng().random_range(Range::CHOICES);
+        // What the machine reaches there, pods could not reach.
+        let taken = outside().and_then(|outside| outside.taken().ok()).unwrap_or_default();
         let choices = wanted
             .into_iter()
             .chain(start..=*Range::CHOICES.end())
             .chain(*Range::CHOICES.start()..start);
-        for range in choices.filter_map(Range::new) {
+        for range in choices.filter(|number| !taken.contains(number)).filter_map(Range::new) {
             // Whoever adds this address has the range.
             match netlink.add_address(LOOPBACK, range.gateway()) {
                 Ok(()) => {}
@@ -107,6 +114,19 @@ impl Plane {
         }
         // The rules lead what goes to services elsewhere, or refuse it.
         netlink.add_route(self.service_route())
+    }
+
+    /// Takes what this process sends to foreign addresses for the rules to lead out; pods send it here anyway.
+    pub(crate) fn lead_out(&self) -> io::Result<()> {
+        match self.netlink().add_route(self.way_out()) {
+            // Another instance of this process did it.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            result => result,
+        }
+    }
+
+    fn way_out(&self) -> Route {
+        Route::link(Ipv4Addr::UNSPECIFIED, 0, LOOPBACK).from(self.range.gateway())
     }
 
     fn service_route(&self) -> Route {
@@ -172,6 +192,7 @@ impl Drop for Plane {
         let mut netlink = self.netlink();
         // What is not there any more needs no removing. The claim goes last.
         let _ = netlink.remove_route(route);
+        let _ = netlink.remove_route(self.way_out());
         for address in addresses {
             let _ = netlink.remove_address(LOOPBACK, address);
         }

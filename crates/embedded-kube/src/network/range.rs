@@ -1,5 +1,5 @@
-//! The addresses of one instance, `10.N.0.0/16`: `10.N.0.1` is this process as pods see it, `10.N.0.10` the name server,
-//! `10.N.1.0/24` the nodes, `10.N.64.0/18` the pods, `10.N.128.0/17` the services, and the first of these the API server.
+//! The addresses of one instance, `10.N.0.0/16`: `10.N.0.1` is this process as pods see it, `10.N.0.2` the machine's loopback
+//! address, `10.N.0.10` the name server, `10.N.1.0/24` the nodes, `10.N.64.0/18` the pods, `10.N.128.0/17` the services, and the first of these the API server.
 
 use std::net::Ipv4Addr;
 
@@ -30,6 +30,14 @@ impl Range {
     /// This process, as pods see it; their way to everybody else.
     pub(crate) fn gateway(self) -> Ipv4Addr {
         self.at(0, 1)
+    }
+    /// What leads to the machine's own 127.0.0.1, where pods may reach it.
+    pub(crate) fn host(self) -> Ipv4Addr {
+        self.at(0, 2)
+    }
+    /// All addresses, with the length of their prefix.
+    pub(crate) fn whole(self) -> (Ipv4Addr, u8) {
+        (self.at(0, 0), 16)
     }
     pub(crate) fn dns(self) -> Ipv4Addr {
         self.at(0, 10)

@@ -1,5 +1,6 @@
-//! The name server of the pods, on port 53 of an address of the cluster's network, over UDP and TCP. Answers from the [`Directory`] and
-//! forwards nothing: an unknown name is refused at once.
+//! The name server of the pods, on port 53 of an address of the cluster's network, over UDP and TCP. Answers from the
+//! [`Directory`]. Where pods may reach the machine's network, foreign names mean what they mean there; elsewhere an unknown name is
+//! refused at once.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -13,24 +14,43 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_util::sync::CancellationToken;
 
-use super::directory::{Directory, Meaning};
+use super::directory::{DOMAIN, Directory, Meaning};
+use crate::network::Outbound;
 
 const SMALLEST_DATAGRAM: u16 = 512;
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Starts the server.
-pub(crate) async fn serve(
-    address: Ipv4Addr,
-    port: u16,
+/// What names mean.
+pub(crate) struct Names {
     directory: Arc<Directory>,
-    stop: CancellationToken,
-) -> io::Result<()> {
+    outbound: Option<Arc<Outbound>>,
+}
+
+impl Names {
+    pub(crate) fn new(directory: Arc<Directory>, outbound: Option<Arc<Outbound>>) -> Self {
+        Self { directory, outbound }
+    }
+
+    /// Who knows about a name of which the directory knows nothing.
+    fn foreign(&self, name: &str) -> Option<&Outbound> {
+        // A service or pod that is not there yet is waited for: a name server far away must not delay the answer.
+        let ours = |name: &str| {
+            [DOMAIN, "svc", "arpa"]
+                .iter()
+                .any(|end| name == *end || name.ends_with(&format!(".{end}")))
+        };
+        self.outbound.as_deref().filter(|_| !name.is_empty() && !ours(name))
+    }
+}
+
+/// Starts the server.
+pub(crate) async fn serve(address: Ipv4Addr, port: u16, names: Names, stop: CancellationToken) -> io::Result<()> {
     let (udp, tcp) = bind((address, port)).await?;
-    let udp = Arc::new(udp);
+    let (udp, names) = (Arc::new(udp), Arc::new(names));
     tokio::spawn({
-        let (directory, stop) = (directory.clone(), stop.clone());
+        let (names, stop) = (names.clone(), stop.clone());
         async move {
-            tokio::select! { () = stop.cancelled() => {}, () = serve_udp(&udp, &directory) => {} }
+            tokio::select! { () = stop.cancelled() => {}, () = serve_udp(udp, names) => {} }
         }
     });
     tokio::spawn(async move {
@@ -39,7 +59,7 @@ pub(crate) async fn serve(
                 () = stop.cancelled() => return,
                 accepted = tcp.accept() => match accepted {
                     Ok((connection, _)) => {
-                        tokio::spawn(serve_tcp(connection, directory.clone()));
+                        tokio::spawn(serve_tcp(connection, names.clone()));
                     }
                     // Too many open files: let others finish.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -63,20 +83,23 @@ async fn bind(at: (Ipv4Addr, u16)) -> io::Result<(UdpSocket, TcpListener)> {
     }
 }
 
-async fn serve_udp(socket: &UdpSocket, directory: &Directory) {
+async fn serve_udp(socket: Arc<UdpSocket>, names: Arc<Names>) {
     let mut buffer = vec![0; 4096];
     loop {
         // An error here is of an earlier answer whose asker is gone.
         let Ok((size, asker)) = socket.recv_from(&mut buffer).await else {
             continue;
         };
-        if let Some(answer) = answer(&buffer[..size], directory, true) {
-            let _ = socket.send_to(&answer, asker).await;
-        }
+        let (question, socket, names) = (buffer[..size].to_vec(), socket.clone(), names.clone());
+        tokio::spawn(async move {
+            if let Some(answer) = answer(&question, &names, true).await {
+                let _ = socket.send_to(&answer, asker).await;
+            }
+        });
     }
 }
 
-async fn serve_tcp(mut connection: TcpStream, directory: Arc<Directory>) {
+async fn serve_tcp(mut connection: TcpStream, names: Arc<Names>) {
     loop {
         let question = tokio::time::timeout(IDLE, async {
             let size = connection.read_u16().await?;
@@ -85,7 +108,7 @@ async fn serve_tcp(mut connection: TcpStream, directory: Arc<Directory>) {
             io::Result::Ok(question)
         });
         let Ok(Ok(question)) = question.await else { return };
-        let Some(answer) = answer(&question, &directory, false) else {
+        let Some(answer) = answer(&question, &names, false).await else {
             return;
         };
         let Ok(size) = u16::try_from(answer.len()) else { return };
@@ -97,7 +120,7 @@ async fn serve_tcp(mut connection: TcpStream, directory: Arc<Directory>) {
 }
 
 /// The answer to one message, or none where the message is no question.
-fn answer(question: &[u8], directory: &Directory, datagram: bool) -> Option<Vec<u8>> {
+async fn answer(question: &[u8], names: &Names, datagram: bool) -> Option<Vec<u8>> {
     let request = Message::from_vec(question).ok()?;
     if request.metadata.message_type != MessageType::Query {
         return None;
@@ -114,7 +137,11 @@ fn answer(question: &[u8], directory: &Directory, datagram: bool) -> Option<Vec<
     }
     match (request.metadata.op_code, request.queries.first()) {
         (OpCode::Query, Some(query)) => {
-            response.metadata.response_code = fill(&mut response, query.name(), query.query_type(), directory);
+            let (name, kind) = (query.name(), query.query_type());
+            response.metadata.response_code = match fill(&mut response, name, kind, &names.directory) {
+                ResponseCode::NXDomain => fill_foreign(&mut response, name, kind, names).await,
+                code => code,
+            };
         }
         _ => response.metadata.response_code = ResponseCode::NotImp,
     }
@@ -127,9 +154,35 @@ fn answer(question: &[u8], directory: &Directory, datagram: bool) -> Option<Vec<
     Some(bytes)
 }
 
+/// Addresses of names outside of the cluster. Pods have no IPv6 network, so such a name has no IPv6 address.
+async fn fill_foreign(response: &mut Message, name: &Name, kind: RecordType, names: &Names) -> ResponseCode {
+    let text = lower(name);
+    let Some(outbound) = names.foreign(&text) else {
+        return ResponseCode::NXDomain;
+    };
+    response.metadata.authoritative = false;
+    match outbound.resolve(&text).await {
+        Err(_) => ResponseCode::ServFail,
+        Ok(found) if found.is_empty() => ResponseCode::NXDomain,
+        Ok(found) => {
+            for address in found
+                .into_iter()
+                .filter(|_| matches!(kind, RecordType::A | RecordType::ANY))
+            {
+                response.add_answer(Record::from_rdata(name.clone(), 0, RData::A(A(address))));
+            }
+            ResponseCode::NoError
+        }
+    }
+}
+
+/// A name in lower case, without the dot at its end.
+fn lower(name: &Name) -> String {
+    name.to_ascii().to_ascii_lowercase().trim_end_matches('.').to_owned()
+}
+
 fn fill(response: &mut Message, name: &Name, kind: RecordType, directory: &Directory) -> ResponseCode {
-    let text = name.to_ascii().to_ascii_lowercase();
-    let text = text.trim_end_matches('.');
+    let text = lower(name);
     let mut add = |data: RData| {
         // Names move as pods come and go: nothing may be cached.
         response.add_answer(Record::from_rdata(name.clone(), 0, data));
@@ -154,7 +207,7 @@ fn fill(response: &mut Message, name: &Name, kind: RecordType, directory: &Direc
         }
         return ResponseCode::NoError;
     }
-    match directory.lookup(text) {
+    match directory.lookup(&text) {
         Meaning::Unknown => return ResponseCode::NXDomain,
         Meaning::Addresses(addresses) if matches!(kind, RecordType::A | RecordType::ANY) => {
             for address in addresses {
@@ -185,18 +238,19 @@ fn absolute(name: &str) -> Option<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::{HOST_NAME, Namespace, Outside, Range};
     use crate::node::directory::tests::sample;
     use hickory_proto::op::Query;
 
-    fn ask(directory: &Directory, name: &str, kind: RecordType) -> Message {
+    async fn ask(names: &Names, name: &str, kind: RecordType) -> Message {
         let mut question = Message::query();
         question.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
-        Message::from_vec(&answer(&question.to_vec().unwrap(), directory, true).unwrap()).unwrap()
+        Message::from_vec(&answer(&question.to_vec().unwrap(), names, true).await.unwrap()).unwrap()
     }
 
-    #[test]
-    fn answers_by_type() {
-        let directory = sample();
+    #[tokio::test]
+    async fn answers_by_type() {
+        let names = Names::new(Arc::new(sample()), None);
         let cases = [
             ("ETCD.db.svc.cluster.local.", RecordType::A, 2),
             ("etcd.db.svc.cluster.local.", RecordType::AAAA, 0),
@@ -205,16 +259,46 @@ mod tests {
             ("1.0.0.127.in-addr.arpa.", RecordType::PTR, 1),
         ];
         for (name, kind, count) in cases {
-            let response = ask(&directory, name, kind);
+            let response = ask(&names, name, kind).await;
             assert_eq!(response.metadata.response_code, ResponseCode::NoError, "{name}");
             assert_eq!(response.answers.len(), count, "{name}");
             assert!(response.answers.iter().all(|record| record.ttl == 0));
         }
         assert_eq!(
-            ask(&directory, "example.com.", RecordType::A).metadata.response_code,
+            ask(&names, "example.com.", RecordType::A).await.metadata.response_code,
             ResponseCode::NXDomain
         );
-        assert!(answer(b"rubbish", &directory, true).is_none());
+        assert!(answer(b"rubbish", &names, true).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn foreign_names_mean_what_they_mean_to_the_machine() {
+        // Given a way out
+        let range = Range::new(7).unwrap();
+        let machine = Namespace::current().unwrap().run(Outside::start).unwrap();
+        let outbound = Some(Arc::new(Outbound::new(machine, range)));
+        let names = Names::new(Arc::new(sample()), outbound);
+        let host = format!("{}.", HOST_NAME.to_uppercase());
+        // Then names are looked up there, and IPv6 addresses are left out
+        for (name, kind, code, count) in [
+            (&*host, RecordType::A, ResponseCode::NoError, 1),
+            (&*host, RecordType::AAAA, ResponseCode::NoError, 0),
+            ("203.0.113.7.", RecordType::A, ResponseCode::NoError, 1),
+            // And names of the cluster are not
+            ("etcd.db.svc.cluster.local.", RecordType::A, ResponseCode::NoError, 2),
+            (
+                "203.0.113.7.db.svc.cluster.local.",
+                RecordType::A,
+                ResponseCode::NXDomain,
+                0,
+            ),
+            ("gone.db.svc.", RecordType::A, ResponseCode::NXDomain, 0),
+            ("7.113.0.203.in-addr.arpa.", RecordType::PTR, ResponseCode::NXDomain, 0),
+        ] {
+            let response = ask(&names, name, kind).await;
+            assert_eq!(response.metadata.response_code, code, "{name}");
+            assert_eq!(response.answers.len(), count, "{name}");
+        }
     }
 
     #[tokio::test]
@@ -234,7 +318,8 @@ mod tests {
             .local_addr()
             .unwrap()
             .port();
-        serve(Ipv4Addr::LOCALHOST, port, directory, stop.clone()).await.unwrap();
+        let names = Names::new(directory, None);
+        serve(Ipv4Addr::LOCALHOST, port, names, stop.clone()).await.unwrap();
         let mut question = Message::query();
         question.add_query(Query::query(
             Name::from_ascii("etcd.db.svc.cluster.local.").unwrap(),

@@ -46,7 +46,7 @@ use tokio_util::sync::CancellationToken;
 pub use faults::{FaultError, Faults};
 pub use images::{Image, ImageSource, Root};
 
-use crate::network::{Filter, Guest, Plane};
+use crate::network::{Filter, Guest, Outbound, Outside, Plane};
 use crate::streams::PodStreams;
 
 pub(crate) use directory::DOMAIN;
@@ -68,6 +68,8 @@ pub(crate) struct Options {
     pub(crate) nearest_images: bool,
     /// Where programs in pods reach the API server.
     pub(crate) api: Option<SocketAddr>,
+    /// The machine's network, where pods may reach it.
+    pub(crate) outside: Option<Outside>,
     /// The wait after the second crash in a row; Kubernetes' is 10 s.
     pub(crate) back_off: Duration,
 }
@@ -82,6 +84,7 @@ impl Options {
             images: ImageSource::host_programs(),
             nearest_images: false,
             api: None,
+            outside: None,
             back_off: Duration::from_secs(10),
         }
     }
@@ -96,6 +99,8 @@ pub(crate) enum NodeError {
     Program(&'static str, &'static str),
     #[error("cannot start the name server of the pods: {0}")]
     Names(io::Error),
+    #[error("cannot lead pods to the machine's network: {0}")]
+    Outbound(io::Error),
     #[error("cannot register the nodes: {0}")]
     Api(#[from] kube::Error),
 }
@@ -125,9 +130,19 @@ impl Nodes {
         let plane = options.plane.clone();
         let range = plane.range();
         let directory = Arc::new(directory::Directory::new());
-        let named = dns::serve(range.dns(), 53, directory.clone(), stop.clone()).await;
+        let outbound = options.outside.map(|outside| Arc::new(Outbound::new(outside, range)));
+        let names = dns::Names::new(directory.clone(), outbound.clone());
+        let named = dns::serve(range.dns(), 53, names, stop.clone()).await;
         named.map_err(NodeError::Names)?;
-        let filter = Arc::new(Filter::new(plane.clone()));
+        let relay = match outbound {
+            None => None,
+            Some(outbound) => {
+                plane.lead_out().map_err(NodeError::Outbound)?;
+                let port = outbound.relay(range, stop.clone()).await;
+                Some(port.map_err(NodeError::Outbound)?)
+            }
+        };
+        let filter = Arc::new(Filter::new(plane.clone(), relay));
         let addresses = (0..options.nodes).map(|number| range.node(number)).collect();
         tokio::spawn(services::run(
             directory.clone(),

@@ -23,6 +23,8 @@ pub(crate) struct Start {
     pub(crate) operator: bool,
     /// Answer with the nearest image.
     pub(crate) nearest_images: bool,
+    /// Pods reach what the machine reaches.
+    pub(crate) outbound: bool,
 }
 
 impl Start {
@@ -33,6 +35,7 @@ impl Start {
             nodes: 3,
             operator: true,
             nearest_images: true,
+            outbound: true,
         }
     }
 }
@@ -90,7 +93,8 @@ impl Ground {
         let mut builder = Cluster::builder()
             .nodes(start.nodes)
             .images(ImageSource::Folder(images_folder()))
-            .nearest_images(start.nearest_images);
+            .nearest_images(start.nearest_images)
+            .outbound(start.outbound);
         if let Some(folder) = &start.folder {
             builder = builder.folder(folder);
         }

@@ -30,6 +30,10 @@ pub(crate) enum Verb {
         /// Answer for an image that is not there with the nearest version, and say so in an event
         #[arg(long)]
         nearest_images: bool,
+        /// Pods reach only the cluster; without this, also what the machine reaches, and its 127.0.0.1 as
+        /// host.cluster.internal
+        #[arg(long)]
+        no_outbound: bool,
     },
     /// Stop the one that runs in this folder
     Down {
@@ -104,7 +108,17 @@ pub(crate) async fn run(verb: Verb) -> Result<()> {
             nodes,
             no_operator,
             nearest_images,
-        } => up(&place, nodes, !no_operator, nearest_images).await,
+            no_outbound,
+        } => {
+            let start = Start {
+                folder: Some(place.folder()?),
+                nodes,
+                operator: !no_operator,
+                nearest_images,
+                outbound: !no_outbound,
+            };
+            up(&place, start).await
+        }
         Verb::Down { place } => down(&place).await,
         Verb::Status { place } => status(&place),
         Verb::Kubeconfig { place } => {
@@ -123,7 +137,7 @@ pub(crate) async fn run(verb: Verb) -> Result<()> {
     }
 }
 
-async fn up(place: &Place, nodes: u8, operator: bool, nearest_images: bool) -> Result<()> {
+async fn up(place: &Place, start: Start) -> Result<()> {
     if let Some(pid) = place.running()? {
         bail!(
             "one runs in {} already (process {pid}); `stateward local down` stops it, --folder starts another beside it",
@@ -133,19 +147,16 @@ async fn up(place: &Place, nodes: u8, operator: bool, nearest_images: bool) -> R
     let folder = place.folder()?;
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let started = Instant::now();
-    let ground = Ground::start(Start {
-        folder: Some(folder.clone()),
-        nodes,
-        operator,
-        nearest_images,
-    })
-    .await?;
+    let ground = Ground::start(start).await?;
     println!(
         "ready after {:.2} s. Use it with:\n\n  export KUBECONFIG={}\n  kubectl get nodes\n\nCtrl-C stops it. Logs: {}",
         started.elapsed().as_secs_f64(),
         ground.kubeconfig().display(),
         ground.log().display()
     );
+    if let Some(hint) = embedded_kube::several_users_hint() {
+        println!("\nNote: {hint}.");
+    }
     let control = control::serve(folder.join("control"), control::Means::of(&ground)?);
     tokio::select! {
         result = control => result?,
