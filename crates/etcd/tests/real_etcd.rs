@@ -270,12 +270,13 @@ async fn an_address_is_dialled_and_another_name_verified() {
     );
     let nobody = Tls::new(given.ca.as_bytes(), None).expect("certificates");
     let refused = ask(&etcd.tls_client(&nobody, "m1.c.ns.svc")).await;
-    assert!(matches!(refused, Err(Error::Unreachable(_))), "{refused:?}");
+    let says_who = |why: &str| why.contains("does not accept our client certificate");
+    assert!(
+        matches!(&refused, Err(Error::Handshake(why)) if says_who(why)),
+        "{refused:?}"
+    );
     let plain = Client::new(etcd.client, None, Timeouts::default()).expect("a client");
-    assert!(matches!(
-        ask(&plain).await,
-        Err(Error::Unreachable(_) | Error::TimedOut(_))
-    ));
+    assert!(matches!(ask(&plain).await, Err(Error::Broken(_) | Error::TimedOut(_))));
     assert!(Tls::new(b"no certificate", None).is_err());
 }
 
@@ -345,6 +346,64 @@ async fn a_failed_handshake_is_told_apart_from_silence() {
     // then the first one fails for its handshake.
     assert!(matches!(handshake, Error::Handshake(_)), "{handshake}");
     assert!(matches!(silence, Error::Unreachable(_)), "{silence}");
+}
+
+/// Listens, and keeps every connection without a reply, or replies with this to each.
+async fn listens(reply: &'static [u8]) -> (std::net::SocketAddr, tokio::task::JoinHandle<()>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let server = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _gone = tokio::io::AsyncWriteExt::write_all(&mut stream, reply).await;
+            open.push(stream);
+        }
+    });
+    (address, server)
+}
+
+#[tokio::test]
+async fn an_open_port_without_etcd_is_told_apart_from_one_where_nothing_listens() {
+    let ca = rcgen::generate_simple_self_signed(["member".to_owned()]).expect("a certificate");
+    let tls = Tls::new(ca.cert.pem().as_bytes(), None).expect("usable");
+    let quick = Timeouts {
+        connect: Duration::from_millis(300),
+        request: Duration::from_millis(900),
+    };
+    let ask_at = async |address, tls: Option<(&Tls, &str)>, timeouts| {
+        let client = Client::new(address, tls, timeouts).expect("a client");
+        let first = ask(&client).await.expect_err("no etcd is there");
+        // The second attempt is made on the same client, as a reconcile does.
+        let second = ask(&client).await.expect_err("no etcd is there");
+        assert_eq!(
+            std::mem::discriminant(&first),
+            std::mem::discriminant(&second),
+            "{first}; {second}"
+        );
+        second
+    };
+    // Given a port that accepts connections and never replies,
+    let (mute, server) = listens(b"").await;
+    // then that is what the error says, with TLS too, and however short the request timeout is.
+    let short = Timeouts {
+        request: Duration::from_millis(50),
+        ..quick
+    };
+    for timeouts in [quick, short] {
+        let plain = ask_at(mute, None, timeouts).await;
+        assert!(matches!(plain, Error::TimedOut(_)), "{plain}");
+        let with_tls = ask_at(mute, Some((&tls, "member")), timeouts).await;
+        assert!(matches!(with_tls, Error::TimedOut(_) | Error::Broken(_)), "{with_tls}");
+    }
+    server.abort();
+    // Given a port that speaks another protocol,
+    let (other, server) = listens(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    let another = ask_at(other, None, quick).await;
+    assert!(matches!(another, Error::Broken(_)), "{another}");
+    server.abort();
+    // and a port that nothing listens on.
+    let nothing = ask_at(([127, 0, 0, 1], free_port()).into(), None, quick).await;
+    assert!(matches!(nothing, Error::Unreachable(_)), "{nothing}");
 }
 
 #[tokio::test]
