@@ -137,8 +137,6 @@ pub struct Watched {
     pub dead_nodes: BTreeMap<String, Duration>,
     /// A pod is on no node.
     pub unscheduled: BTreeMap<Uid, Duration>,
-    /// A pod that a member was last seen in is gone, and its node is Ready.
-    pub obeyed: BTreeMap<Uid, Duration>,
     /// Old claims are kept, since the moment that the record names.
     pub old_claims: Duration,
     /// The last member that was replaced because it crashed, at the moment that the record names.
