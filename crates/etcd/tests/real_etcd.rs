@@ -322,6 +322,72 @@ async fn under_corrupt_a_quorum_proves_the_list_and_data_can_be_compared() {
 }
 
 #[tokio::test]
+async fn data_that_really_differs_has_another_hash() {
+    const RIGHT: &[u8] = b"what everybody confirmed";
+    const WRONG: &[u8] = b"what only one member has";
+    for program in programs()
+        .into_iter()
+        .filter(|program| program.version.at_least(3, 4, 0))
+    {
+        // given three members with the same data
+        let ports = [free_port(), free_port(), free_port()];
+        let names = ["m1", "m2", "m3"];
+        let urls = names
+            .iter()
+            .zip(ports)
+            .map(|(name, port)| format!("{name}=http://127.0.0.1:{port}"));
+        let initial = urls.collect::<Vec<_>>().join(",");
+        let start = |index: usize, state, extra| {
+            let start = Start {
+                name: names[index],
+                peer_port: ports[index],
+                state,
+                initial_cluster: &initial,
+                extra,
+            };
+            Etcd::start(&program, start)
+        };
+        let mut members: Vec<Etcd> = (0..3).map(|index| start(index, "new", Vec::new())).collect();
+        let clients: Vec<Client> = members.iter().map(Etcd::client).collect();
+        for client in &clients {
+            answers(client).await;
+        }
+        clients[0].put("key", RIGHT).await.expect("written");
+        assert_eq!(clients[2].get("key").await.expect("applied"), Some(RIGHT.to_vec()));
+        // when the database of one of them is changed while it does not run
+        members[2].stop();
+        let file = members[2].data().join("member/snap/db");
+        let mut database = std::fs::read(&file).expect("a database");
+        let mut at = 0;
+        let mut changed = 0;
+        while let Some(found) = database[at..].windows(RIGHT.len()).position(|bytes| bytes == RIGHT) {
+            at += found;
+            database[at..at + WRONG.len()].copy_from_slice(WRONG);
+            changed += 1;
+        }
+        assert!(changed > 0, "its database does not have the value");
+        std::fs::write(&file, database).expect("written");
+        let data = format!("--data-dir={}", members[2].data().display());
+        let changed = start(2, "existing", vec![data]);
+        let third = changed.client();
+        answers(&third).await;
+        // then it takes part with other data,
+        assert_eq!(third.get("key").await.expect("read"), Some(WRONG.to_vec()));
+        // and under the alarm its hash differs at the same revision, while the others agree
+        clients[0].raise(MemberId(0), Alarm::Corrupt).await.expect("raised");
+        let mut hashes = Vec::new();
+        for client in [&clients[0], &clients[1], &third] {
+            let hash = until("a hash", async || hash_of_data(client).await.ok().flatten()).await;
+            hashes.push(hash);
+        }
+        assert_eq!(hashes[0], hashes[1], "{}", program.version);
+        assert_ne!(hashes[0].hash, hashes[2].hash, "{}", program.version);
+        let place = |hash: &stateward_plan::etcd::DataHash| (hash.revision, hash.compact_revision);
+        assert_eq!(place(&hashes[0]), place(&hashes[2]), "{}", program.version);
+    }
+}
+
+#[tokio::test]
 async fn a_failed_handshake_is_told_apart_from_silence() {
     // Given somebody who listens and does not speak TLS, and nobody,
     let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
