@@ -114,6 +114,18 @@ impl Ca {
         for names in [&mut peer, &mut server] {
             names.extend_from_slice(also);
         }
+        self.secrets_for(&ca, peer, server)
+    }
+
+    /// The same, with a server certificate that has none of the members' names.
+    pub(crate) fn secrets_without_the_names(&self, cluster: &str, namespace: &str) -> Result<[Value; 3]> {
+        let members = format!("*.{cluster}.{namespace}.svc");
+        let peer = vec![members.clone(), format!("{members}.cluster.local")];
+        self.secrets_for(&self.pem, peer, vec!["localhost".to_owned()])
+    }
+
+    /// The three Secrets with certificates of these names.
+    fn secrets_for(&self, ca: &str, peer: Vec<String>, server: Vec<String>) -> Result<[Value; 3]> {
         let secret = |name: &str, file: &str, names: Vec<String>, server: bool| -> Result<Value> {
             let (certificate, key) = self.sign(names, server)?;
             Ok(json!({

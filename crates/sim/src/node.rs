@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use stateward_etcd::cluster::{Blocked, Exit, Launch, LaunchKind, MemberName, NodeEnd, Pod, Stop};
+use stateward_etcd::cluster::{Blocked, Exit, Launch, LaunchKind, MemberName, NodeEnd, Pod, Stop, members};
 
 use crate::kube::{ClaimObject, PodObject, node_name, uid};
 use crate::kubelet::volume_name;
@@ -429,11 +429,26 @@ impl Sim<'_> {
 
     /// Deletes the node's object, and its pods with it.
     pub(crate) fn node_object_deleted(&mut self, node: usize) {
-        self.kube.dead_nodes_mut().remove(&node_name(node));
+        self.node_is_not_dead(node);
         self.kube.ended_nodes_mut().insert(node_name(node), NodeEnd::Deleted);
         self.nodes[node].removed = true;
         for pod in self.pods_on(node) {
             self.remove_pod(pod);
+        }
+    }
+
+    /// Kubernetes does not list it as dead any more. An operator that saw it dead for long enough may still act on that.
+    fn node_is_not_dead(&mut self, node: usize) {
+        let Some(since) = self.kube.dead_nodes_mut().remove(&node_name(node)) else {
+            return;
+        };
+        let patience = self.present().map(|(intent, _)| intent.replace_after);
+        if patience.is_some_and(|patience| members::elapsed(since, stamp(self.now)) >= patience) {
+            let until = self.now + 30_000;
+            let pods = self.kube.now.pods.values();
+            let names = pods.filter(|pod| pod.node == Some(node)).map(|pod| pod.name.clone());
+            let names: Vec<MemberName> = names.collect();
+            self.truth.given_up.extend(names.into_iter().map(|name| (name, until)));
         }
     }
 
@@ -447,18 +462,7 @@ impl Sim<'_> {
         state.cut_from_api = false;
         state.removed = false;
         self.kube.ended_nodes_mut().remove(&node_name(node));
-        if self.kube.dead_nodes_mut().remove(&node_name(node)).is_some() {
-            let until = self.now + 30_000;
-            let names: Vec<MemberName> = self
-                .kube
-                .now
-                .pods
-                .values()
-                .filter(|pod| pod.node == Some(node))
-                .map(|pod| pod.name.clone())
-                .collect();
-            self.truth.given_up.extend(names.into_iter().map(|name| (name, until)));
-        }
+        self.node_is_not_dead(node);
         self.end_orphans(node);
         for id in self.pods_on(node) {
             let Some(pod) = self.kube.pod(id).cloned() else {

@@ -51,18 +51,10 @@ impl Sim<'_> {
         let dead: BTreeMap<&String, String> = dead.map(|(node, since)| (node, format!("{node} {since}"))).collect();
         let waits = world.pods.values().filter(|pod| pod.node.is_none());
         let waits: BTreeMap<&Uid, String> = waits.map(|pod| (&pod.uid, format!("waits {}", pod.uid))).collect();
-        let is_there = |uid: &Uid| world.pods.values().any(|pod| pod.uid == *uid);
-        let ready = |node: &String| !world.dead_nodes.contains_key(node) && !world.ended_nodes.contains_key(node);
-        let gone = record
-            .last_seen
-            .values()
-            .filter(|seen| !seen.ended && !is_there(&seen.pod));
-        let gone = gone.filter(|seen| seen.node.as_ref().is_some_and(ready));
-        let gone: BTreeMap<&Uid, String> = gone.map(|seen| (&seen.pod, format!("lost {}", seen.pod))).collect();
         let ready = world.pods.values().filter(|pod| pod.ready);
         let ready: BTreeMap<&Uid, String> = ready.map(|pod| (&pod.uid, format!("ready {}", pod.uid))).collect();
         let seen: Vec<String> = (no_quorum.iter().chain(&kept).chain(&crashed))
-            .chain(dead.values().chain(waits.values()).chain(gone.values()))
+            .chain(dead.values().chain(waits.values()))
             .chain(ready.values())
             .cloned()
             .collect();
@@ -76,7 +68,6 @@ impl Sim<'_> {
             dead_nodes: dead.iter().map(|(node, what)| ((*node).clone(), time(what))).collect(),
             unscheduled: waits.iter().map(|(uid, what)| ((*uid).clone(), time(what))).collect(),
             ready: ready.iter().map(|(uid, what)| ((*uid).clone(), time(what))).collect(),
-            obeyed: gone.iter().map(|(uid, what)| ((*uid).clone(), time(what))).collect(),
         }
     }
 

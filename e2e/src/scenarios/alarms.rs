@@ -95,6 +95,11 @@ pub(crate) async fn image_pull_failure_is_reported(test: &Test) -> Result<String
         .await?;
     // when it is created, then a condition and exactly one event report it,
     let message = test.condition("c", "Degraded", "ImagePullBackOff", 60).await?;
+    let column = reason_column(test, "c").await?;
+    ensure!(
+        column == "ImagePullBackOff",
+        "kubectl get etcd shows the reason \"{column}\""
+    );
     until("the event", 30, async || {
         Ok(Some(warnings(test, "c", "ImagePullBackOff").await?).filter(|count| *count > 0))
     })
@@ -106,5 +111,23 @@ pub(crate) async fn image_pull_failure_is_reported(test: &Test) -> Result<String
     // and when the image is corrected, the cluster becomes healthy.
     test.edit("c", json!({"repository": Value::Null})).await?;
     test.settled("c", 120).await?;
+    until("the column to show it", 30, async || {
+        let column = reason_column(test, "c").await?;
+        ensure!(column == "AsExpected", "it shows \"{column}\"");
+        Ok(Some(()))
+    })
+    .await?;
     Ok(message)
+}
+
+/// What `kubectl get etcd` shows without `-o wide` in the column REASON.
+async fn reason_column(test: &Test, name: &str) -> Result<String> {
+    let table = test.kubectl(&["get", "etcd", name]).await?;
+    let mut lines = table.lines();
+    let (header, row) = (lines.next().context("no header")?, lines.next().context("no row")?);
+    let at = header
+        .find("REASON")
+        .with_context(|| format!("no column REASON: {header}"))?;
+    let value = row.get(at..).and_then(|rest| rest.split_whitespace().next());
+    Ok(value.unwrap_or_default().to_owned())
 }

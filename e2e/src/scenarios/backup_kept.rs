@@ -16,7 +16,7 @@ use crate::servers::proxy::Fault;
 use crate::test::Test;
 use crate::wait::until;
 
-fn to_s3(path: &str, url: &str, more: Value) -> Value {
+pub(super) fn to_s3(path: &str, url: &str, more: Value) -> Value {
     let s3 = json!({"path": path, "awsSecret": "aws", "endpoint": url, "forcePathStyle": true});
     with(json!({"clusterRef": {"name": "c"}, "s3": s3}), more)
 }
@@ -142,7 +142,7 @@ pub(crate) async fn backup_path_conflict_is_rejected(test: &Test) -> Result<Stri
 }
 
 /// Cordons or uncordons a node.
-async fn cordon(test: &Test, node: &str, closed: bool) -> Result<()> {
+pub(super) async fn cordon(test: &Test, node: &str, closed: bool) -> Result<()> {
     let nodes: Api<Node> = Api::all(test.client.clone());
     let patch = json!({"spec": {"unschedulable": closed}});
     nodes

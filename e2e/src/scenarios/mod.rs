@@ -101,6 +101,7 @@ scenarios! {
     quorum::lost_without_consent 240;
     quorum::recovered_from_survivor 300;
     quorum::cut_off_majority_is_given_up_only_on_proof alone [Nodes] 900;
+    quorum::majority_on_nodes_out_of_service_is_given_up alone [Nodes, Kubectl, S3] 1200;
     upgrade::one_minor smoke 300;
     upgrade::refused_path 240;
     upgrade::refused_while_authentication_is_enabled [AllVersions] 400;
@@ -122,6 +123,8 @@ scenarios! {
     tls::tls_switched_on_and_off 400;
     tls::tls_static 600;
     tls::tls_static_with_one_self_signed_certificate 300;
+    tls::tls_static_operator_trusts_another_ca 400;
+    tls::tls_static_server_certificate_without_the_name 400;
     tls::tls_secret_of_the_user_is_left_alone 400;
     tls::tls_static_ca_changed_by_the_user 900;
     tls_rotation::tls_static_becomes_auto 600;
@@ -134,7 +137,7 @@ scenarios! {
     cert_manager::issuer_ca_rotated [CertManager] 2400;
     cert_manager::peers_have_their_own_issuer [CertManager] 2400;
     alarms::alarms_of_any_member_are_cleared smoke 420;
-    alarms::image_pull_failure_is_reported 300;
+    alarms::image_pull_failure_is_reported [Kubectl] 300;
     maintenance::fill_the_quota 300;
     maintenance::claims_grow 240;
     maintenance::defragmented_by_schedule 300;

@@ -1,13 +1,17 @@
 //! A majority is lost for good.
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use super::backup_kept::{cordon, to_s3};
 use super::install::HOME;
+use super::{backup, restore};
 use crate::environment::Fault;
+use crate::s3::{S3, secret};
+use crate::servers::PASSWORD;
 use crate::test::Test;
 use crate::wait::until;
 
@@ -179,4 +183,89 @@ async fn recovered_on_consent(test: &Test, survivor: &str, lost: &[String]) -> R
     })
     .await
     .context("after consent")
+}
+
+/// Two of three members without durable data are on nodes that lose power. That proves nothing until an administrator types
+/// what the status says; then the cluster is restored from its backup.
+pub(crate) async fn majority_on_nodes_out_of_service_is_given_up(test: &Test) -> Result<String> {
+    // The store is on the operator's node, which stays.
+    let operators: Api<Pod> = Api::namespaced(test.client.clone(), HOME);
+    let home = operators.list(&ListParams::default()).await?;
+    let home = home.items.iter().find_map(node_of);
+    let all: Api<Node> = Api::all(test.client.clone());
+    let away = all.list_metadata(&ListParams::default()).await?.items;
+    let away = away.iter().map(ResourceExt::name_any);
+    let away: Vec<String> = away
+        .filter(|node| home.is_some() && home.as_ref() != Some(node))
+        .collect();
+    for node in &away {
+        cordon(test, node, true).await?;
+    }
+    let server = S3::start(test, "minio").await;
+    for node in &away {
+        cordon(test, node, false).await?;
+    }
+    let server = server?;
+    let recovery = json!({"onQuorumLoss": "FromBackup", "delaySeconds": 1, "nodeLossSeconds": 1});
+    let spec = json!({"size": 3, "storage": {"ephemeral": true}, "recovery": recovery});
+    test.created("c", spec).await?;
+    let seen = restore::write(test, "c", "before").await?;
+    secret(test, "aws", PASSWORD).await?;
+    backup::create(test, "b", to_s3("mybucket/etcd.backup", &server.url, json!({}))).await?;
+    backup::succeeded(test, "b", 120).await?;
+    let (one, others) = one_and_the_others(test).await?;
+    let nodes: Vec<String> = others.iter().filter_map(node_of).collect();
+    for node in &nodes {
+        test.fault(Fault::StopNode(node.clone())).await?;
+    }
+    let result = given_up_when_tainted(test, &one, &nodes, seen).await;
+    for node in &nodes {
+        let taint = "node.kubernetes.io/out-of-service-";
+        let _untainted = test.kubectl(&["taint", "node", node, taint]).await;
+        test.fault(Fault::StartNode(node.clone())).await?;
+    }
+    let message = result?;
+    test.settled("c", 300).await?;
+    Ok(message)
+}
+
+async fn given_up_when_tainted(test: &Test, one: &Pod, nodes: &[String], seen: i64) -> Result<String> {
+    let message = test.condition("c", "Degraded", "WaitingForProof", 300).await?;
+    // given that nothing was done
+    let status = test.get("c").await?.status.unwrap_or_default();
+    ensure!(status.restore.is_none(), "it was given up without proof");
+    let still = test.pods().get(&one.name_any()).await?;
+    ensure!(still.uid() == one.uid(), "the third member was replaced");
+    // when an administrator types what the message says
+    let commands: Vec<Vec<&str>> = message
+        .split("kubectl taint node ")
+        .skip(1)
+        .map(|rest| {
+            rest.split_whitespace()
+                .take(2)
+                .map(|word| word.trim_end_matches([';', '.']))
+        })
+        .map(Iterator::collect)
+        .collect();
+    ensure!(
+        commands.len() == nodes.len()
+            && nodes
+                .iter()
+                .all(|node| commands.iter().any(|command| command[0] == node)),
+        "it does not say what to type: {message}"
+    );
+    for command in commands {
+        test.kubectl(&[&["taint", "node"], command.as_slice()].concat()).await?;
+    }
+    // then the cluster is restored, without the user's confirmation for any member
+    let restored = until("the restore", 300, async || {
+        let status = test.get("c").await?.status.unwrap_or_default();
+        let done = status.restore.filter(|restore| restore.recovery);
+        ensure!(done.is_some(), "it waits for: {}", status.waiting);
+        Ok(done)
+    })
+    .await?;
+    test.settled("c", 300).await?;
+    restore::has(test, "c", "before", seen).await?;
+    Ok(restored.lost)
 }

@@ -302,6 +302,53 @@ pub(crate) async fn tls_static(test: &Test) -> Result<String> {
     Ok(written.to_string())
 }
 
+/// Members run with certificates that the operator does not accept: the status says why within seconds, and the cluster starts
+/// when the Secrets are corrected.
+async fn is_reported_and_heals(test: &Test, broken: [Value; 3], good: [Value; 3], why: &str) -> Result<String> {
+    for secret in broken {
+        apply_secret(test, &secret).await?;
+    }
+    test.create("c", json!({"size": 3, "TLS": static_tls()})).await?;
+    until("a member to run", 90, async || {
+        let pods = test.pods_of("c").await?;
+        let runs = pods.iter().any(|pod| {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            phase == Some("Running")
+        });
+        Ok(runs.then_some(()))
+    })
+    .await?;
+    let since = std::time::Instant::now();
+    let message = test.condition("c", "Degraded", "HandshakeFailed", 30).await?;
+    let after = since.elapsed().as_secs_f64();
+    ensure!(message.contains(why), "the message is: {message}");
+    let waiting = test.get("c").await?.status.unwrap_or_default().waiting;
+    ensure!(waiting.contains(why), "it says to wait for: {waiting}");
+    for secret in good {
+        apply_secret(test, &secret).await?;
+    }
+    test.settled("c", 180).await?;
+    let writer = test.writer("c").await?;
+    writer.writes_more(20, 30).await?;
+    writer.finish().await?;
+    Ok(format!("after {after:.0} s: {message}"))
+}
+
+pub(crate) async fn tls_static_operator_trusts_another_ca(test: &Test) -> Result<String> {
+    let (ca, other) = (Ca::new("ours")?, Ca::new("another")?);
+    let good = ca.secrets("c", &test.namespace, &[&ca])?;
+    let mut broken = good.clone();
+    broken[2]["stringData"]["etcd-client-ca.crt"] = json!(other.pem);
+    is_reported_and_heals(test, broken, good, "is not signed by the configured CA").await
+}
+
+pub(crate) async fn tls_static_server_certificate_without_the_name(test: &Test) -> Result<String> {
+    let ca = Ca::new("ours")?;
+    let good = ca.secrets("c", &test.namespace, &[&ca])?;
+    let broken = ca.secrets_without_the_names("c", &test.namespace)?;
+    is_reported_and_heals(test, broken, good, "is not for the name").await
+}
+
 pub(crate) async fn tls_static_with_one_self_signed_certificate(test: &Test) -> Result<String> {
     // given Secrets with one certificate that is CA and leaf (CA:TRUE), as users of the old operator have them
     for secret in one_for_all("c", &test.namespace)? {

@@ -95,7 +95,7 @@ pub(crate) fn in_own_words(error: &crate::client::Error) -> &'static str {
         Error::Unreachable(why) if says(why, &["connection refused"]) => "it refuses the connection",
         Error::Unreachable(why) if says(why, &["did not accept a connection"]) => "it cannot be connected to in time",
         Error::Handshake(_) => "TLS fails with it",
-        Error::Unreachable(_) => "it cannot be reached, or does not answer as etcd does",
+        Error::Unreachable(_) | Error::Broken(_) => "it cannot be reached, or does not answer as etcd does",
         Error::NoQuorum(_) => "it has no leader",
         Error::NotYet(_) => "it says: not yet",
         Error::NoSpace(_) => "its space quota is used up",

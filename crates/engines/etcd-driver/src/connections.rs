@@ -202,10 +202,21 @@ pub(crate) fn silence(error: &Error) -> Silence {
         Error::Handshake(_) => SilenceKind::Handshake,
         Error::Permission(_) => SilenceKind::NotPermitted,
         Error::Refused(_) | Error::Unsupported(_) => SilenceKind::Unusable,
-        _ => SilenceKind::NotReached,
+        Error::TimedOut(_) | Error::Broken(_) => SilenceKind::NoReply,
+        Error::Unreachable(_)
+        | Error::NoQuorum(_)
+        | Error::NotYet(_)
+        | Error::MemberNotFound
+        | Error::AlreadyThere(_)
+        | Error::NotALearner
+        | Error::NoSpace(_)
+        | Error::AuthNotEnabled => SilenceKind::NotReached,
     };
+    let no_reply = "it accepts connections and does not reply in time";
     let words = match error {
-        Error::TimedOut(_) => "no answer in time".to_owned(),
+        Error::TimedOut(_) => no_reply.to_owned(),
+        Error::Broken(why) if why.contains("did not answer the TLS handshake") => no_reply.to_owned(),
+        Error::Broken(_) => "it accepts connections and does not reply as etcd does".to_owned(),
         Error::Unreachable(why) if why.contains("onnection refused") => "connection refused".to_owned(),
         Error::Unreachable(why) if why.contains("did not accept a connection") => "no connection in time".to_owned(),
         error => error.to_string(),
@@ -217,10 +228,10 @@ pub(crate) fn silence(error: &Error) -> Silence {
     }
 }
 
-/// Keeps the latest failure. The same one as before began when it did before.
+/// Keeps the latest failure. One of the same kind as before began when it did before.
 fn keep(latest: &Mutex<Silence>, now: Silence) {
     let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
-    let since = latest.since.filter(|_| now.is_same(&latest)).or(now.since);
+    let since = latest.since.filter(|_| now.kind == latest.kind).or(now.since);
     *latest = Silence { since, ..now };
 }
 
@@ -248,7 +259,7 @@ mod tests {
         // Given a member that was silent,
         let (_mute, mut connections, member) = to_a_mute().await;
         assert_eq!(connections.silence(&member), None);
-        let silent = Silence::new(SilenceKind::NotReached, "no answer in time");
+        let silent = Silence::new(SilenceKind::NoReply, "no reply in time");
         connections.heard(&member, Some(&silent));
         // then rounds have its silence at hand,
         assert!(connections.silence(&member).is_some_and(|now| now.is_same(&silent)));
@@ -258,15 +269,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_open_port_that_does_not_reply_is_told_apart_from_a_closed_one() {
+        // Given a port that accepts connections and never replies, and one that is closed,
+        let (mute, mut connections, member) = to_a_mute().await;
+        let client = |address| {
+            let client = Client::new(address, None, TIMEOUTS).unwrap();
+            client.with_request_timeout(PATIENCE_WITH_NEW)
+        };
+        let no_reply = ask(&client(mute.local_addr().unwrap())).await.unwrap_err();
+        let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = closed.local_addr().unwrap();
+        drop(closed);
+        let refused = ask(&client(address)).await.unwrap_err();
+        // then only the second one is as a member that has not started;
+        assert_eq!(silence(&refused).kind, SilenceKind::NotReached, "{refused}");
+        assert_eq!(silence(&no_reply).kind, SilenceKind::NoReply, "{no_reply}");
+        // and while one is asked again and again, the time since when it is so stays.
+        let first = silence(&no_reply);
+        connections.heard(&member, Some(&first));
+        keep(
+            &connections.open[&member].awaited.as_ref().unwrap().why,
+            silence(&Error::Broken("reset".into())),
+        );
+        let latest = connections.silence(&member).unwrap();
+        assert_eq!((latest.kind, latest.since), (SilenceKind::NoReply, first.since));
+    }
+
+    #[tokio::test]
     async fn one_that_spoke_is_given_time_so_that_a_slow_one_is_heard() {
         // Given a new member that was not heard in the short time that new ones get,
         let (_mute, mut connections, member) = to_a_mute().await;
         assert_eq!(connections.patience(&member, false), PATIENCE_WITH_NEW);
         assert_eq!(connections.patience(&member, true), PATIENCE);
-        connections.heard(
-            &member,
-            Some(&Silence::new(SilenceKind::NotReached, "no answer in time")),
-        );
+        connections.heard(&member, Some(&Silence::new(SilenceKind::NoReply, "no reply in time")));
         // when it answers the one who waits for it,
         let spoke = AbortOnDropHandle::new(tokio::spawn(async {}));
         while !spoke.is_finished() {

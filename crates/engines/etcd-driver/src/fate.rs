@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use stateward_etcd::cluster::{NodeEnd, Record, Uid, Watched, World};
 
 use stateward_runtime::Key;
@@ -41,12 +42,15 @@ pub(crate) fn observe(shared: &Shared, record: &Record, world: &mut World) {
     }
     if shared.caches.attachments.is_synced() {
         let all = shared.caches.attachments.all();
-        let places = all.iter().filter_map(|attachment| {
-            let spec = &attachment.spec;
-            Some((spec.source.persistent_volume_name.clone()?, spec.node_name.clone()))
-        });
-        world.attachments = Some(places.collect());
+        world.attachments = Some(all.iter().filter_map(|attachment| place(attachment)).collect());
     }
+}
+
+/// The volume that is attached, or being attached or detached, and the node. As long as the object exists, the storage may
+/// still serve that node. An inline volume has no name, and is no claim's.
+fn place(attachment: &VolumeAttachment) -> Option<(String, String)> {
+    let spec = &attachment.spec;
+    Some((spec.source.persistent_volume_name.clone()?, spec.node_name.clone()))
 }
 
 fn node(shared: &Shared, name: &str) -> Option<std::sync::Arc<Node>> {
@@ -79,13 +83,12 @@ enum What {
     DeadNode(String, Timestamp),
     Unscheduled(Uid),
     Ready(Uid),
-    Obeyed(Uid),
     OldClaims(Timestamp),
     CrashReplaced(Timestamp),
 }
 
 impl Watch {
-    pub(crate) fn look(&mut self, shared: &Shared, record: &Record, world: &World) -> Watched {
+    pub(crate) fn look(&mut self, record: &Record, world: &World) -> Watched {
         let mut now: Vec<What> = Vec::new();
         let no_quorum = record.quorum_lost.filter(|_| world.list.is_none());
         now.extend(no_quorum.map(What::NoQuorum));
@@ -99,17 +102,6 @@ impl Watch {
         now.extend(served.map(|old| What::OldClaims(old.served)));
         let crashed = record.crash_replaced.as_ref();
         now.extend(crashed.map(|replaced| What::CrashReplaced(replaced.at)));
-        let is_there = |uid: &Uid| world.pods.values().any(|pod| pod.uid == *uid);
-        let gone = record
-            .last_seen
-            .values()
-            .filter(|seen| !seen.ended && !is_there(&seen.pod));
-        for seen in gone {
-            let node = seen.node.as_ref().and_then(|name| node(shared, name));
-            if node.is_some_and(|node| is_ready(&node)) {
-                now.push(What::Obeyed(seen.pod.clone()));
-            }
-        }
         self.0.retain(|what, _| now.contains(what));
         let mut watched = Watched::default();
         for what in now {
@@ -122,9 +114,61 @@ impl Watch {
                 What::DeadNode(node, _) => drop(watched.dead_nodes.insert(node, time)),
                 What::Unscheduled(uid) => drop(watched.unscheduled.insert(uid, time)),
                 What::Ready(uid) => drop(watched.ready.insert(uid, time)),
-                What::Obeyed(uid) => drop(watched.obeyed.insert(uid, time)),
             }
         }
         watched
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parsed<T: serde::de::DeserializeOwned>(object: Value) -> T {
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn a_node_has_ended_when_it_is_deleted_or_out_of_service_and_not_ready() {
+        let node = |key: Option<&str>, ready: Option<&str>| -> Node {
+            let taints = key.map(|key| json!([{"key": key, "value": "nodeshutdown", "effect": "NoExecute"}]));
+            let ready = ready.map(|status| json!([{"type": "Ready", "status": status}]));
+            parsed(json!({"spec": {"taints": taints}, "status": {"conditions": ready}}))
+        };
+        assert_eq!(end(None), Some(NodeEnd::Deleted));
+        for (key, ready, expected) in [
+            (Some(OUT_OF_SERVICE), Some("Unknown"), Some(NodeEnd::OutOfService)),
+            (Some(OUT_OF_SERVICE), Some("False"), Some(NodeEnd::OutOfService)),
+            (Some(OUT_OF_SERVICE), None, Some(NodeEnd::OutOfService)),
+            // One that is Ready runs its pods.
+            (Some(OUT_OF_SERVICE), Some("True"), None),
+            // One that does not answer may run them.
+            (Some("node.kubernetes.io/unreachable"), Some("Unknown"), None),
+            (None, Some("Unknown"), None),
+            (None, Some("True"), None),
+        ] {
+            assert_eq!(end(Some(&node(key, ready))), expected, "{key:?} {ready:?}");
+        }
+    }
+
+    #[test]
+    fn a_volume_counts_as_attached_for_as_long_as_the_object_exists() {
+        let attachment = |source: Value, status: Value| -> VolumeAttachment {
+            let spec = json!({"attacher": "csi.example.com", "nodeName": "n1", "source": source});
+            parsed(json!({"metadata": {"name": "a"}, "spec": spec, "status": status}))
+        };
+        let named = json!({"persistentVolumeName": "pv-1"});
+        let expected = Some(("pv-1".to_owned(), "n1".to_owned()));
+        for status in [
+            json!({"attached": true}),
+            json!({"attached": false}),
+            json!({"attached": true, "detachError": {"message": "the node does not answer"}}),
+        ] {
+            assert_eq!(place(&attachment(named.clone(), status)), expected);
+        }
+        let inline = json!({"inlineVolumeSpec": {"csi": {"driver": "d", "volumeHandle": "h"}}});
+        assert_eq!(place(&attachment(inline, json!({"attached": true}))), None);
     }
 }

@@ -123,7 +123,7 @@ pub(crate) async fn observe(shared: &Shared, look: Look<'_, Clusters>) -> kube::
     world.auth_enabled = auth_enabled(intent, record, &world, &clients).await;
     world.restores = crate::restore::requests(shared, key, cluster);
     world.backups = crate::restore::backups(shared, key, cluster);
-    world.watched = session.watch.look(shared, record, &world);
+    world.watched = session.watch.look(record, &world);
     session.draw(key, intent, &mut world);
     let versions = pods
         .into_iter()

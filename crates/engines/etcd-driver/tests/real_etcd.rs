@@ -271,12 +271,13 @@ async fn an_address_is_dialled_and_another_name_verified() {
     );
     let nobody = Tls::new(given.ca.as_bytes(), None).expect("certificates");
     let refused = ask(&etcd.tls_client(&nobody, "m1.c.ns.svc")).await;
-    assert!(matches!(refused, Err(Error::Unreachable(_))), "{refused:?}");
+    let says_who = |why: &str| why.contains("does not accept our client certificate");
+    assert!(
+        matches!(&refused, Err(Error::Handshake(why)) if says_who(why)),
+        "{refused:?}"
+    );
     let plain = Client::new(etcd.client, None, Timeouts::default()).expect("a client");
-    assert!(matches!(
-        ask(&plain).await,
-        Err(Error::Unreachable(_) | Error::TimedOut(_))
-    ));
+    assert!(matches!(ask(&plain).await, Err(Error::Broken(_) | Error::TimedOut(_))));
     assert!(Tls::new(b"no certificate", None).is_err());
 }
 
@@ -322,6 +323,72 @@ async fn under_corrupt_a_quorum_proves_the_list_and_data_can_be_compared() {
 }
 
 #[tokio::test]
+async fn data_that_really_differs_has_another_hash() {
+    const RIGHT: &[u8] = b"what everybody confirmed";
+    const WRONG: &[u8] = b"what only one member has";
+    for program in programs()
+        .into_iter()
+        .filter(|program| program.version.at_least(3, 4, 0))
+    {
+        // given three members with the same data
+        let ports = [free_port(), free_port(), free_port()];
+        let names = ["m1", "m2", "m3"];
+        let urls = names
+            .iter()
+            .zip(ports)
+            .map(|(name, port)| format!("{name}=http://127.0.0.1:{port}"));
+        let initial = urls.collect::<Vec<_>>().join(",");
+        let start = |index: usize, state, extra| {
+            let start = Start {
+                name: names[index],
+                peer_port: ports[index],
+                state,
+                initial_cluster: &initial,
+                extra,
+            };
+            Etcd::start(&program, start)
+        };
+        let mut members: Vec<Etcd> = (0..3).map(|index| start(index, "new", Vec::new())).collect();
+        let clients: Vec<Client> = members.iter().map(Etcd::client).collect();
+        for client in &clients {
+            answers(client).await;
+        }
+        clients[0].put("key", RIGHT).await.expect("written");
+        assert_eq!(clients[2].get("key").await.expect("applied"), Some(RIGHT.to_vec()));
+        // when the database of one of them is changed while it does not run
+        members[2].stop();
+        let file = members[2].data().join("member/snap/db");
+        let mut database = std::fs::read(&file).expect("a database");
+        let mut at = 0;
+        let mut changed = 0;
+        while let Some(found) = database[at..].windows(RIGHT.len()).position(|bytes| bytes == RIGHT) {
+            at += found;
+            database[at..at + WRONG.len()].copy_from_slice(WRONG);
+            changed += 1;
+        }
+        assert!(changed > 0, "its database does not have the value");
+        std::fs::write(&file, database).expect("written");
+        let data = format!("--data-dir={}", members[2].data().display());
+        let changed = start(2, "existing", vec![data]);
+        let third = changed.client();
+        answers(&third).await;
+        // then it takes part with other data,
+        assert_eq!(third.get("key").await.expect("read"), Some(WRONG.to_vec()));
+        // and under the alarm its hash differs at the same revision, while the others agree
+        clients[0].raise(MemberId(0), Alarm::Corrupt).await.expect("raised");
+        let mut hashes = Vec::new();
+        for client in [&clients[0], &clients[1], &third] {
+            let hash = until("a hash", async || hash_of_data(client).await.ok().flatten()).await;
+            hashes.push(hash);
+        }
+        assert_eq!(hashes[0], hashes[1], "{}", program.version);
+        assert_ne!(hashes[0].hash, hashes[2].hash, "{}", program.version);
+        let place = |hash: &stateward_etcd::cluster::DataHash| (hash.revision, hash.compact_revision);
+        assert_eq!(place(&hashes[0]), place(&hashes[2]), "{}", program.version);
+    }
+}
+
+#[tokio::test]
 async fn a_failed_handshake_is_told_apart_from_silence() {
     // Given somebody who listens and does not speak TLS, and nobody,
     let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -346,6 +413,64 @@ async fn a_failed_handshake_is_told_apart_from_silence() {
     // then the first one fails for its handshake.
     assert!(matches!(handshake, Error::Handshake(_)), "{handshake}");
     assert!(matches!(silence, Error::Unreachable(_)), "{silence}");
+}
+
+/// Listens, and keeps every connection without a reply, or replies with this to each.
+async fn listens(reply: &'static [u8]) -> (std::net::SocketAddr, tokio::task::JoinHandle<()>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let server = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _gone = tokio::io::AsyncWriteExt::write_all(&mut stream, reply).await;
+            open.push(stream);
+        }
+    });
+    (address, server)
+}
+
+#[tokio::test]
+async fn an_open_port_without_etcd_is_told_apart_from_one_where_nothing_listens() {
+    let ca = rcgen::generate_simple_self_signed(["member".to_owned()]).expect("a certificate");
+    let tls = Tls::new(ca.cert.pem().as_bytes(), None).expect("usable");
+    let quick = Timeouts {
+        connect: Duration::from_millis(300),
+        request: Duration::from_millis(900),
+    };
+    let ask_at = async |address, tls: Option<(&Tls, &str)>, timeouts| {
+        let client = Client::new(address, tls, timeouts).expect("a client");
+        let first = ask(&client).await.expect_err("no etcd is there");
+        // The second attempt is made on the same client, as a reconcile does.
+        let second = ask(&client).await.expect_err("no etcd is there");
+        assert_eq!(
+            std::mem::discriminant(&first),
+            std::mem::discriminant(&second),
+            "{first}; {second}"
+        );
+        second
+    };
+    // Given a port that accepts connections and never replies,
+    let (mute, server) = listens(b"").await;
+    // then that is what the error says, with TLS too, and however short the request timeout is.
+    let short = Timeouts {
+        request: Duration::from_millis(50),
+        ..quick
+    };
+    for timeouts in [quick, short] {
+        let plain = ask_at(mute, None, timeouts).await;
+        assert!(matches!(plain, Error::TimedOut(_)), "{plain}");
+        let with_tls = ask_at(mute, Some((&tls, "member")), timeouts).await;
+        assert!(matches!(with_tls, Error::TimedOut(_) | Error::Broken(_)), "{with_tls}");
+    }
+    server.abort();
+    // Given a port that speaks another protocol,
+    let (other, server) = listens(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    let another = ask_at(other, None, quick).await;
+    assert!(matches!(another, Error::Broken(_)), "{another}");
+    server.abort();
+    // and a port that nothing listens on.
+    let nothing = ask_at(([127, 0, 0, 1], free_port()).into(), None, quick).await;
+    assert!(matches!(nothing, Error::Unreachable(_)), "{nothing}");
 }
 
 #[tokio::test]

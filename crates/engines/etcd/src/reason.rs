@@ -22,7 +22,7 @@ stateward_core::reasons! {
     degrades: true {
         AccessRefused CannotAsk ClaimNotBound CreateContainerConfigError CreateContainerError ErrImageNeverPull
         HandshakeFailed ImageInspectError ImagePullBackOff InvalidImageName MembersUnhealthy NoMemberReady
-        RegistryUnavailable RunContainerError SchedulingGated SignatureValidationFailed StartFailed UnknownMembers
+        NoReply RegistryUnavailable RunContainerError SchedulingGated SignatureValidationFailed StartFailed UnknownMembers
         Unschedulable UnusableAnswer WritesRefused
     }
 

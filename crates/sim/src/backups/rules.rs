@@ -3,18 +3,19 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
-use stateward_etcd::Reason;
 use stateward_etcd::agent::State;
 use stateward_etcd::api::agent::Task;
 use stateward_etcd::api::etcd_backup::{AttemptKind, DeletionPolicy, Verify};
 use stateward_etcd::api::{EtcdBackup, names};
 use stateward_etcd::backup::RECORDS;
+use stateward_etcd::Reason;
 
 use super::store::{Broken, Store};
 use super::world::{Kube, task};
 
 /// The names of the rules.
-pub(super) mod name {
+pub(crate) mod name {
+    crate::rules::names! {
     pub(crate) const ONE_AT_A_TIME: &str = "never two attempts at once";
     pub(crate) const DUE_ONCE: &str = "a due time is served once, and missed ones are caught up once";
     pub(crate) const TRUTH: &str = "the status claims no success without an outcome";
@@ -30,6 +31,7 @@ pub(super) mod name {
     pub(crate) const IN_PLACE: &str = "what was at the path stays until the new one is proven";
     pub(crate) const NEIGHBOUR: &str = "backups of another object at the same path are left alone";
     pub(crate) const CONVERGES: &str = "without faults a backup is taken when it is due";
+    }
 }
 
 /// A pod that has been terminating for so long is on a node that does not respond.
@@ -48,11 +50,21 @@ pub(super) struct Truth {
     /// When an attempt failed last, how many failed in a row, and with which error.
     failed: Option<(i64, i64, String)>,
     good: u64,
+    /// A rule that is not checked.
+    ignores: Option<&'static str>,
     broken: Option<(&'static str, String)>,
     vanished: u64,
 }
 
 impl Truth {
+    pub(super) fn new(always_restores: bool, ignores: Option<&'static str>) -> Self {
+        Self {
+            store: Store::new(always_restores),
+            ignores,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn good(&self) -> u64 {
         self.good
     }
@@ -89,8 +101,10 @@ impl Truth {
         }
     }
 
-    fn broke(&mut self, rule: &'static str, what: String) {
-        self.broken.get_or_insert((rule, what));
+    pub(super) fn broke(&mut self, rule: &'static str, what: String) {
+        if self.ignores != Some(rule) {
+            self.broken.get_or_insert((rule, what));
+        }
     }
 
     /// A pod is about to be created.
@@ -190,7 +204,7 @@ impl Truth {
 }
 
 /// After every step.
-pub(super) fn check(kube: &Kube, now: i64, jumps: bool, _truth: &Truth) -> Option<(&'static str, String)> {
+pub(super) fn check(kube: &Kube, now: i64, jumps: bool, truth: &mut Truth) {
     let agents = kube.agents();
     let stopped = |since: i64| jumps || now - since > TERMINATING_TOO_LONG;
     let at_work: Vec<&str> = agents
@@ -205,39 +219,37 @@ pub(super) fn check(kube: &Kube, now: i64, jumps: bool, _truth: &Truth) -> Optio
         .map(|(name, _)| name.as_str())
         .collect();
     if at_work.len() > 1 {
-        return Some((name::ONE_AT_A_TIME, at_work.join(" and ")));
+        truth.broke(name::ONE_AT_A_TIME, at_work.join(" and "));
     }
-    let object = kube.object.as_ref()?;
+    let Some(object) = &kube.object else { return };
     let records = object.status.as_ref().map_or(0, |status| status.backups.len());
     if records > RECORDS {
-        return Some((name::BOUNDED, format!("{records} records")));
+        truth.broke(name::BOUNDED, format!("{records} records"));
     }
     // Five attempts of five minutes each, and the time that their pods take to stop.
     if let Some(deleted) = kube.deleted_at
         && now - deleted > 3 * 3_600_000
     {
-        return Some((
+        truth.broke(
             name::DELETION_ENDS,
             format!("it was deleted {} s ago", (now - deleted) / 1000),
-        ));
+        );
     }
-    None
 }
 
 /// After hours without faults.
-pub(super) fn check_end(kube: &Kube, truth: &Truth, now: i64) -> Option<(&'static str, String)> {
+pub(super) fn check_end(kube: &Kube, truth: &mut Truth, now: i64) {
     let Some(object) = &kube.object else {
         let ended = truth.files.is_empty()
             || truth.deleted
             || truth.reported_left
             || truth.vanished > 0
             || !kube.wants_deletion();
-        return (!ended).then(|| {
-            (
-                name::FILES,
-                "the object is gone, its files are not, and nothing was reported".into(),
-            )
-        });
+        if !ended {
+            let what = "the object is gone, its files are not, and nothing was reported";
+            truth.broke(name::FILES, what.into());
+        }
+        return;
     };
     let plan = &object.spec.plan;
     let most = plan.max_backups().and_then(|most| usize::try_from(most).ok());
@@ -249,10 +261,10 @@ pub(super) fn check_end(kube: &Kube, truth: &Truth, now: i64) -> Option<(&'stati
     let (periodic, left) = truth.store.counts();
     let files = if plan.is_periodic() { periodic } else { left };
     if limit.is_some_and(|limit| files > limit) {
-        return Some((
+        truth.broke(
             name::BOUNDED_FILES,
             format!("{files} files where {most:?} are to be kept"),
-        ));
+        );
     }
     let status = object.status.clone().unwrap_or_default();
     let done = status
@@ -261,10 +273,9 @@ pub(super) fn check_end(kube: &Kube, truth: &Truth, now: i64) -> Option<(&'stati
         .map(|time| time.0.as_millisecond() - super::time(0).as_millisecond());
     let recent = done.is_some_and(|done| !object.spec.plan.is_periodic() || now - done < 3_600_000);
     if !recent || !status.reason.is_empty() || status.consecutive_failures > 0 {
-        return Some((
+        truth.broke(
             name::CONVERGES,
             format!("last success {done:?} at {now}: {} {}", status.reason, status.waiting),
-        ));
+        );
     }
-    None
 }

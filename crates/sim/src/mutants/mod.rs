@@ -3,6 +3,7 @@
 
 mod alarms;
 mod alone;
+mod backups;
 mod guards;
 mod planner;
 mod recovery;
@@ -18,6 +19,7 @@ use jiff::Timestamp;
 use stateward_etcd::cluster::guard::Kind;
 use stateward_etcd::cluster::{Intent, Plan, Record, World};
 
+use crate::backups::{BackupSubject, run_backups};
 use crate::many::run_many;
 use crate::sim::Violation;
 use crate::subject::{REAL, Subject};
@@ -93,36 +95,44 @@ impl Mutant {
         rules
     }
 
-    /// Why it is not caught as intended.
     fn verdict(&self, histories: u64) -> Verdict {
-        let caught = self.caught_by(&self.subject, histories, self.rules);
         let name = self.subject.name;
-        let expected = caught.keys().any(|rule| self.rules.contains(rule));
-        let others = self.alone.then(|| {
-            let without_its_rule = Subject {
-                ignores: self.rules.first().copied(),
+        verdict(name, self.rules, self.alone, histories, |ignores, enough| {
+            let subject = Subject {
+                ignores,
                 ..self.subject
             };
-            self.caught_by(&without_its_rule, histories, crate::rules::name::ALL)
-        });
-        let problem = if caught.is_empty() {
-            Some(format!("\"{name}\" was not caught in {histories} histories"))
-        } else if !expected {
-            Some(format!("\"{name}\" was caught by none of its rules, but by {caught:?}"))
-        } else if self.alone && self.rules.len() != 1 {
-            Some(format!(
-                "\"{name}\" is said to be caught by one rule alone and names several"
-            ))
-        } else {
-            let other = others.as_ref().and_then(BTreeMap::first_key_value);
-            other.map(|(rule, seed)| format!("\"{name}\" is caught by \"{rule}\" too ({seed:?})"))
-        };
-        Verdict {
-            name,
-            caught,
-            alone: self.alone && problem.is_none(),
-            problem,
-        }
+            self.caught_by(&subject, histories, enough)
+        })
+    }
+}
+
+/// The same for backups, which have a simulation of their own.
+struct BackupMutant {
+    subject: BackupSubject,
+    rules: &'static [&'static str],
+    alone: bool,
+}
+
+impl BackupMutant {
+    fn verdict(&self, histories: u64) -> Verdict {
+        let name = self.subject.name;
+        verdict(name, self.rules, self.alone, histories, |ignores, enough| {
+            let subject = BackupSubject {
+                ignores,
+                ..self.subject
+            };
+            let mut rules = BTreeMap::new();
+            for seed in 0..histories {
+                if let Some((rule, _)) = run_backups(&subject, seed, false).broken {
+                    rules.entry(rule).or_insert(Some(seed));
+                }
+                if rules.keys().any(|rule| enough.contains(rule)) {
+                    break;
+                }
+            }
+            rules
+        })
     }
 }
 
@@ -131,6 +141,44 @@ struct Verdict {
     caught: BTreeMap<&'static str, Option<u64>>,
     alone: bool,
     problem: Option<String>,
+}
+
+/// Why a mutant is not caught as intended. `caught_by`: the rules that catch it first while one rule is not checked, until one
+/// of some is among them.
+fn verdict(
+    name: &'static str,
+    rules: &[&'static str],
+    alone: bool,
+    histories: u64,
+    caught_by: impl Fn(Option<&'static str>, &[&str]) -> BTreeMap<&'static str, Option<u64>>,
+) -> Verdict {
+    let caught = caught_by(None, rules);
+    let expected = caught.keys().any(|rule| rules.contains(rule));
+    let others = alone.then(|| caught_by(rules.first().copied(), &every_rule()));
+    let problem = if caught.is_empty() {
+        Some(format!("\"{name}\" was not caught in {histories} histories"))
+    } else if !expected {
+        Some(format!("\"{name}\" was caught by none of its rules, but by {caught:?}"))
+    } else if alone && rules.len() != 1 {
+        Some(format!(
+            "\"{name}\" is said to be caught by one rule alone and names several"
+        ))
+    } else {
+        let other = others.as_ref().and_then(BTreeMap::first_key_value);
+        other.map(|(rule, seed)| format!("\"{name}\" is caught by \"{rule}\" too ({seed:?})"))
+    };
+    Verdict {
+        name,
+        caught,
+        alone: alone && problem.is_none(),
+        problem,
+    }
+}
+
+/// The rules of both simulations.
+fn every_rule() -> Vec<&'static str> {
+    let backups = crate::backups::rules::name::ALL;
+    crate::rules::name::ALL.iter().chain(backups).copied().collect()
 }
 
 fn all() -> Vec<Mutant> {
@@ -150,13 +198,22 @@ mod tests {
 
     /// Each mutant must be caught within so many histories.
     const HISTORIES: u64 = 3000;
+    const HISTORIES_OF_BACKUPS: u64 = 400;
 
     fn are_caught(mutants: Vec<Mutant>) {
-        let problems: Vec<String> = mutants
-            .iter()
-            .filter_map(|mutant| mutant.verdict(HISTORIES).problem)
-            .collect();
+        let verdicts = mutants.iter().map(|mutant| mutant.verdict(HISTORIES));
+        have_no_problem(verdicts);
+    }
+
+    fn have_no_problem(verdicts: impl Iterator<Item = Verdict>) {
+        let problems: Vec<String> = verdicts.filter_map(|verdict| verdict.problem).collect();
         assert!(problems.is_empty(), "{}", problems.join("\n"));
+    }
+
+    #[test]
+    fn careless_backups_are_caught() {
+        let all = backups::all();
+        have_no_problem(all.iter().map(|mutant| mutant.verdict(HISTORIES_OF_BACKUPS)));
     }
 
     #[test]
@@ -198,9 +255,11 @@ mod tests {
 
     #[test]
     fn each_rule_catches_one_that_no_other_rule_catches() {
-        let all = all();
-        for rule in crate::rules::name::ALL {
-            let has = all.iter().any(|mutant| mutant.alone && mutant.rules == [*rule]);
+        let etcd = all().into_iter().map(|mutant| (mutant.alone, mutant.rules));
+        let backups = backups::all().into_iter().map(|mutant| (mutant.alone, mutant.rules));
+        let all: Vec<(bool, &[&str])> = etcd.chain(backups).collect();
+        for rule in every_rule() {
+            let has = all.iter().any(|(alone, rules)| *alone && *rules == [rule]);
             assert!(has, "\"{rule}\" has none");
         }
         are_caught(alone::all());

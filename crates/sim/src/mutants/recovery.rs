@@ -1,5 +1,6 @@
 //! Planners that give up a quorum too soon, too late to be safe, or for the wrong survivor.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,6 +18,30 @@ pub(super) fn all() -> Vec<Mutant> {
             wall_clock,
             scenes::clock_is_ahead,
             &[name::DELAY],
+        ),
+        caught_in(
+            "trusts the wall clock for nodes",
+            wall_clock_for_nodes,
+            scenes::clock_is_ahead_when_a_node_is_lost,
+            &[name::EVIDENCE],
+        ),
+        caught_in(
+            "absent attachments prove it",
+            absent_attachments,
+            scenes::deleted_by_force_on_local_volumes,
+            &[name::EVIDENCE, name::ONE_CLUSTER],
+        ),
+        caught_in(
+            "does not wait for the detachment",
+            no_detachment,
+            scenes::deleted_by_force,
+            &[name::EVIDENCE, name::ONE_CLUSTER],
+        ),
+        caught_in(
+            "does not count foreign voters",
+            no_strangers,
+            scenes::foreign_voters_do_not_reply,
+            &[name::EVIDENCE, name::ONE_CLUSTER, name::FOREIGN_MEMBERS],
         ),
         caught_in("chooses by the term", by_term, scenes::tail_and_term, &[name::SURVIVOR]).alone(),
         caught_in(
@@ -87,6 +112,45 @@ fn wall_clock(intent: &Intent, record: &Record, world: &World, now: Timestamp) -
     let mut world = world.clone();
     world.watched.no_quorum = Duration::MAX;
     plan(intent, record, &world, now)
+}
+
+/// A clock alone tells for how long a node is dead and a pod waits.
+fn wall_clock_for_nodes(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let mut world = world.clone();
+    let dead = world.dead_nodes.keys().cloned();
+    world.watched.dead_nodes = dead.map(|node| (node, Duration::MAX)).collect();
+    let pods = world.pods.values().map(|pod| pod.uid.clone());
+    world.watched.unscheduled = pods.map(|uid| (uid, Duration::MAX)).collect();
+    plan(intent, record, &world, now)
+}
+
+/// A volume whose attachment was never seen counts as detached.
+fn absent_attachments(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let mut record = record.clone();
+    for (name, seen) in &mut record.last_seen {
+        seen.attached.get_or_insert_with(|| format!("the volume of {name}"));
+    }
+    let mut world = world.clone();
+    world.attachments.get_or_insert_default();
+    plan(intent, &record, &world, now)
+}
+
+/// Without a quorum, a volume that was attached counts as detached.
+fn no_detachment(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let mut world = world.clone();
+    if world.list.is_none() {
+        world.attachments = Some(BTreeSet::new());
+    }
+    plan(intent, record, &world, now)
+}
+
+/// Voters that something else created do not count for the quorum.
+fn no_strangers(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
+    let mut record = record.clone();
+    if world.list.is_none() && record.other_voters.is_some() {
+        record.other_voters = Some(Vec::new());
+    }
+    plan(intent, &record, world, now)
 }
 
 fn by_term(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {

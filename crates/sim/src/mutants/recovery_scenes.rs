@@ -1,9 +1,10 @@
 //! Scenes of a cluster that loses its quorum, or seems to: for mutants, and for the real planner in `scenes`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use stateward_etcd::api::EtcdVersion;
-use stateward_etcd::cluster::{Bootstrap, Intent, LaunchKind, MemberName, Recovery, Storage};
+use stateward_etcd::cluster::{Bootstrap, Intent, LaunchKind, Listed, MemberId, MemberName, Recovery, Storage};
 
 use crate::profile::Profile;
 use crate::queue::{Id, Ms};
@@ -278,8 +279,8 @@ pub(crate) fn cut_off(sim: &mut Sim<'_>, members: &[Id]) -> Vec<usize> {
 }
 
 /// Two of three are in a zone that is cut off, and a user deletes their pods by force, and their claims.
-pub(crate) fn deleted_by_force(subject: &Subject) -> Option<Violation> {
-    let mut sim = backed_up(subject, Recovery::FromBackup(DELAY), false);
+pub(crate) fn without_a_majority(subject: &Subject, local_volumes: bool) -> Sim<'_> {
+    let mut sim = backed_up(subject, Recovery::FromBackup(DELAY), local_volumes);
     let members = two(&sim);
     let called = names(&sim, &members);
     cut_off(&mut sim, &members);
@@ -289,6 +290,90 @@ pub(crate) fn deleted_by_force(subject: &Subject) -> Option<Violation> {
         sim.remove_pod(*id);
     }
     run(&mut sim, 4 * MINUTE);
+    sim
+}
+
+pub(crate) fn deleted_by_force(subject: &Subject) -> Option<Violation> {
+    without_a_majority(subject, false).broken
+}
+
+/// Volumes on the nodes' own disks are never attached.
+pub(crate) fn deleted_by_force_on_local_volumes(subject: &Subject) -> Option<Violation> {
+    without_a_majority(subject, true).broken
+}
+
+/// One of our members has joined a foreign cluster, and loses its data while the others do not reply. Returns the IDs before
+/// that.
+pub(crate) fn beside_foreign_voters(subject: &Subject) -> (Sim<'_>, BTreeSet<MemberId>) {
+    let mut sim = Sim::new(3, Profile::gentle(), subject, true);
+    let old: Vec<MemberName> = (0..3).map(|number| MemberName(format!("old-{number}"))).collect();
+    let intent = Intent {
+        adopt: old.iter().map(crate::elsewhere::endpoint).collect(),
+        recovery: Recovery::FromBackup(DELAY),
+        ..three()
+    };
+    let version = intent.version.clone();
+    sim.create_cluster(intent);
+    sim.create_elsewhere(&old, &version);
+    sim.wake_operator(0, 5);
+    let ours = |sim: &Sim<'_>| {
+        let of_us = |line: &&Listed| !line.learner && line.peer_urls[0].contains(".demo.");
+        sim.truth.conf.iter().filter(of_us).count()
+    };
+    let end = sim.now + 10 * MINUTE;
+    while ours(&sim) != 1 && sim.step(end) {}
+    sim.take_backup();
+    run(&mut sim, 2000);
+    let before = sim.truth.conf.iter().map(|line| line.id).collect();
+    for process in sim
+        .processes
+        .values_mut()
+        .filter(|process| process.name.0.starts_with("old-"))
+    {
+        process.frozen_until = 20 * MINUTE;
+    }
+    let names: Vec<MemberName> = sim.kube.now.pods.keys().cloned().collect();
+    for name in names {
+        sim.delete_claim(&name);
+        sim.delete_pod(&name, None);
+    }
+    run(&mut sim, 10 * MINUTE);
+    (sim, before)
+}
+
+pub(crate) fn foreign_voters_do_not_reply(subject: &Subject) -> Option<Violation> {
+    beside_foreign_voters(subject).0.broken
+}
+
+/// A node is destroyed with a member's disk. An operator whose clock is 300 s ahead becomes the leader when Kubernetes lists the
+/// node as dead.
+pub(crate) fn clock_is_ahead_when_a_node_is_lost(subject: &Subject) -> Option<Violation> {
+    let profile = Profile {
+        skew: (0, 300_000),
+        local_volumes: true,
+        ..Profile::gentle()
+    };
+    let mut sim = Sim::new(7, profile, subject, true);
+    sim.create_cluster(Intent {
+        replace_after: Duration::from_secs(300),
+        ..three()
+    });
+    sim.wake_operator(0, 5);
+    rest(&mut sim);
+    sim.calm = false;
+    let (_, process) = sim.processes.iter().find(|(_, process)| !process.leads)?;
+    let (node, volume) = (process.node, process.volume);
+    sim.nodes[node].gone = true;
+    sim.nodes[node].stays = true;
+    sim.node_down(node);
+    sim.volumes.get_mut(&volume)?.data = None;
+    sim.judge_loss(false);
+    run(&mut sim, MINUTE);
+    sim.pass_leadership();
+    run(&mut sim, 2 * MINUTE);
+    if sim.broken.is_none() {
+        rest(&mut sim);
+    }
     sim.broken
 }
 

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::{Verdict, all};
-use crate::rules::name;
+use super::{Verdict, all, backups, every_rule};
 
 /// Which rule catches which mutant.
 pub struct Table {
@@ -16,14 +15,14 @@ pub struct Table {
 impl Table {
     /// Runs the mutants whose name contains the text through so many histories, or their scene, and reports each.
     pub fn of(histories: u64, text: &str, tell: impl Fn(&str)) -> Self {
-        let mut verdicts = Vec::new();
-        for mutant in all() {
-            if mutant.subject.name.contains(text) {
-                let verdict = mutant.verdict(histories);
-                tell(&format!("{}: {:?}", verdict.name, verdict.caught));
-                verdicts.push(verdict);
-            }
-        }
+        let etcd = all();
+        let etcd = etcd.iter().filter(|mutant| mutant.subject.name.contains(text));
+        let backups = backups::all();
+        let backups = backups.iter().filter(|mutant| mutant.subject.name.contains(text));
+        let verdicts = etcd.map(|mutant| mutant.verdict(histories));
+        let verdicts = verdicts.chain(backups.map(|mutant| mutant.verdict(histories)));
+        let verdicts = verdicts.inspect(|verdict| tell(&format!("{}: {:?}", verdict.name, verdict.caught)));
+        let verdicts = verdicts.collect();
         Self {
             verdicts,
             histories,
@@ -34,7 +33,7 @@ impl Table {
     /// The problems: a mutant that is not caught as intended, a rule without a mutant of its own.
     pub fn problems(&self) -> Vec<String> {
         let mutants = self.verdicts.iter().filter_map(|verdict| verdict.problem.clone());
-        let all = if self.whole { name::ALL } else { &[] };
+        let all = if self.whole { every_rule() } else { Vec::new() };
         let idle = all.iter().filter(|rule| {
             let mut own = self.verdicts.iter().filter(|verdict| verdict.alone);
             !own.any(|verdict| verdict.caught.contains_key(*rule))
@@ -50,9 +49,9 @@ impl fmt::Display for Table {
         writeln!(
             f,
             "{} rules, {mutants} mutants, {histories} histories each; * no other rule catches it; the number is a seed",
-            name::ALL.len()
+            every_rule().len()
         )?;
-        for rule in name::ALL {
+        for rule in every_rule() {
             writeln!(f, "{rule}")?;
             for verdict in &self.verdicts {
                 if let Some(seed) = verdict.caught.get(rule) {

@@ -120,7 +120,7 @@ impl Sim<'_> {
         if ours > size || asked {
             return;
         }
-        let why_lost = self.really_lost(cluster, member, id);
+        let why_lost = self.really_lost(cluster, world, member, id);
         // A member that never started has no data to decide by; its last messages count.
         let never_started = line.learner || line.name.is_none();
         let crashes = |pod: &Rc<crate::kube::PodObject>| {
@@ -150,7 +150,33 @@ impl Sim<'_> {
         }
     }
 
-    fn really_lost(&self, cluster: &Cluster, member: &MemberName, id: MemberId) -> Option<&'static str> {
+    /// The volume is on a node that is gone for good, and only time can tell the operator so: whether enough has passed since it
+    /// could see that, whatever its clock says.
+    fn is_awaited(&self, cluster: &Cluster, world: &World, member: &MemberName) -> Option<bool> {
+        let claim = self.kube.now.claims.get(member)?;
+        let volume = self.volumes.get(&claim.volume?)?;
+        let is_gone = volume.node.is_some_and(|node| self.nodes[node].gone);
+        if !is_gone || !cluster.intent.is_durable() || claim.shown.lost || claim.shown.terminating {
+            return None;
+        }
+        let shown = self.kube.now.pods.get(member).map(|pod| &pod.shown);
+        let pods: Vec<_> = shown.into_iter().chain(world.pods.get(member)).collect();
+        if pods.iter().any(|pod| pod.last_exit.is_some()) {
+            return None; // It reported something before.
+        }
+        let over = |since| members::elapsed(since, stamp(self.now)) >= cluster.intent.replace_after;
+        let is_over = pods.iter().any(|pod| match &pod.node {
+            Some(node) => self.kube.now.dead_nodes.get(node).is_some_and(|since| over(*since)),
+            None => over(pod.created),
+        });
+        let given_up = self.truth.given_up.get(member);
+        Some(is_over || given_up.is_some_and(|until| *until >= self.now))
+    }
+
+    fn really_lost(&self, cluster: &Cluster, world: &World, member: &MemberName, id: MemberId) -> Option<&'static str> {
+        if let Some(is_over) = self.is_awaited(cluster, world, member) {
+            return is_over.then_some("its node is lost");
+        }
         let volume = self
             .volumes
             .values()
@@ -182,11 +208,6 @@ impl Sim<'_> {
             && members::elapsed(*since, stamp(self.now)) >= cluster.intent.replace_after
         {
             return Some("its node is unreachable");
-        }
-        if let Some(node) = volume.node
-            && self.nodes[node].gone
-        {
-            return Some("its node is lost");
         }
         // The observed state may be slightly old when it is acted on.
         if let Some(node) = volume.node

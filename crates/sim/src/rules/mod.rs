@@ -14,10 +14,11 @@ macro_rules! names {
         pub(crate) const ALL: &[&str] = &[$($rule),*];
     };
 }
+pub(crate) use names;
 
 /// The names of the rules in tests and logs.
 pub(crate) mod name {
-    names! {
+    super::names! {
     pub(crate) const QUORUM: &str = "rule 1: never fewer voters than a quorum while something safer exists";
     pub(crate) const ONE_CHANGE: &str = "rule 2: one membership change at a time";
     pub(crate) const ONE_BOOTSTRAP: &str = "rule 3: a cluster is bootstrapped once";

@@ -1,11 +1,10 @@
 //! A quorum that is lost or only seems to be: what is given up, on which evidence, and when.
 
-use stateward_etcd::cluster::{Intent, MemberName, NodeEnd, Recovery};
+use stateward_etcd::cluster::{MemberName, NodeEnd, Recovery};
 
-use super::{MINUTE, at_rest, cluster_id, ids, pass, rests, three, until};
+use super::{MINUTE, cluster_id, ids, pass, rests, until};
 use crate::kube::node_name;
 use crate::mutants::recovery_scenes::*;
-use crate::profile::Profile;
 use crate::sim::Sim;
 use crate::subject::REAL;
 
@@ -19,7 +18,7 @@ fn waiting(sim: &Sim<'_>) -> String {
     report.map_or_else(String::new, |report| report.waiting.clone())
 }
 
-fn asks_for_confirmation(sim: &Sim<'_>, members: &[MemberName]) {
+fn assert_asks_for_confirmation(sim: &Sim<'_>, members: &[MemberName]) {
     let message = waiting(sim);
     for member in members {
         assert!(message.contains(&member.0), "{member} is not named: {message}");
@@ -52,7 +51,7 @@ fn members_that_are_only_cut_off_are_not_given_up() {
             // then they continue to serve, nothing was changed, and the status says what to do
             assert!(sim.truth.acknowledged.len() > written + 200, "they do not serve");
             assert_eq!((ids(&sim), sim.kube.now.claims.len()), (before.clone(), claims));
-            asks_for_confirmation(&sim, &called);
+            assert_asks_for_confirmation(&sim, &called);
             // and when they are back, it is the same cluster
             for node in nodes {
                 sim.node_back(node);
@@ -67,7 +66,29 @@ fn members_that_are_only_cut_off_are_not_given_up() {
 #[test]
 fn members_whose_pods_and_claims_are_gone_are_not_given_up_while_they_may_run() {
     assert_eq!(deleted_by_force(&REAL), None);
+    assert_eq!(deleted_by_force_on_local_volumes(&REAL), None);
     assert_eq!(survivor_runs_on(&REAL), None);
+}
+
+#[test]
+fn the_detachment_of_their_volumes_proves_that_members_have_ended() {
+    // given a majority whose pods and claims are deleted by force and whose nodes are cut off
+    let mut sim = without_a_majority(&REAL, false);
+    assert!(sim.truth.restored.is_empty(), "it was given up before");
+    // when Kubernetes detaches their volumes, and nothing else is known
+    pass(&mut sim, 4 * MINUTE);
+    assert!(sim.kube.now.ended_nodes.is_empty());
+    assert!(
+        sim.present()
+            .is_some_and(|(intent, _)| intent.confirmed_lost.is_empty())
+    );
+    // then the quorum is given up
+    assert_eq!(sim.truth.restored.len(), 1, "{}", waiting(&sim));
+    // and on volumes that are never attached it is not
+    let mut local = without_a_majority(&REAL, true);
+    pass(&mut local, 4 * MINUTE);
+    assert!(local.truth.restored.is_empty(), "it was given up");
+    assert!(waiting(&local).contains("confirm-lost="), "{}", waiting(&local));
 }
 
 #[test]
@@ -101,7 +122,7 @@ fn a_quorum_is_given_up_when_the_user_confirms_it_and_old_claims_are_kept() {
         let lost = destroyed(&mut sim);
         pass(&mut sim, 10 * MINUTE);
         assert_eq!(ids(&sim), before, "it was given up without proof");
-        asks_for_confirmation(&sim, &lost);
+        assert_asks_for_confirmation(&sim, &lost);
         // when the user confirms it
         sim.edit(|intent| intent.confirmed_lost.extend(lost.clone()));
         sim.calm = true;
@@ -167,40 +188,8 @@ fn a_recovery_from_a_survivor_ends_whenever_the_operator_crashes() {
 
 #[test]
 fn nothing_is_bootstrapped_beside_voters_that_are_not_ours() {
-    // given a foreign cluster that one of our members has joined
-    let mut sim = Sim::new(3, Profile::gentle(), &REAL, true);
-    let old: Vec<MemberName> = (0..3).map(|number| MemberName(format!("old-{number}"))).collect();
-    let intent = Intent {
-        adopt: old.iter().map(crate::elsewhere::endpoint).collect(),
-        recovery: Recovery::FromBackup(DELAY),
-        ..three()
-    };
-    let version = intent.version.clone();
-    sim.create_cluster(intent);
-    sim.create_elsewhere(&old, &version);
-    sim.wake_operator(0, 5);
-    let ours = |sim: &Sim<'_>| {
-        let of_us = |line: &&stateward_etcd::cluster::Listed| !line.learner && line.peer_urls[0].contains(".demo.");
-        sim.truth.conf.iter().filter(of_us).count()
-    };
-    until(&mut sim, "join", |sim| ours(sim) == 1);
-    sim.take_backup();
-    pass(&mut sim, 2000);
-    let before = ids(&sim);
-    // when ours loses its data while the operator does not reach the others
-    for process in sim
-        .processes
-        .values_mut()
-        .filter(|process| process.name.0.starts_with("old-"))
-    {
-        process.frozen_until = 20 * MINUTE;
-    }
-    let names: Vec<MemberName> = sim.kube.now.pods.keys().cloned().collect();
-    for name in names {
-        sim.delete_claim(&name);
-        sim.delete_pod(&name, None);
-    }
-    pass(&mut sim, 10 * MINUTE);
+    let (sim, before) = beside_foreign_voters(&REAL);
+    assert_eq!(sim.broken, None);
     // then no second cluster is bootstrapped, and when they are back it is the same one
     assert_eq!((ids(&sim), sim.truth.bootstrapped.len()), (before, 1));
     assert!(sim.truth.restored.is_empty());
@@ -261,21 +250,31 @@ fn the_survivor_is_who_knows_most_to_be_committed() {
 }
 
 #[test]
-fn a_pod_that_vanished_unobserved_is_proven_by_its_node() {
+fn a_clock_that_is_ahead_does_not_shorten_the_wait_for_a_node() {
+    assert_eq!(clock_is_ahead_when_a_node_is_lost(&REAL), None);
+}
+
+#[test]
+fn pods_that_vanished_unobserved_are_given_up_only_with_consent() {
     // given two of three whose pods and claims are deleted while no operator runs
-    let mut sim = at_rest(31);
-    sim.edit(|intent| intent.recovery = Recovery::FromSurvivor(DELAY));
-    pass(&mut sim, 5000);
+    let mut sim = backed_up(&REAL, Recovery::FromSurvivor(DELAY), true);
     sim.stop_operator(0);
-    for name in names(&sim, &two(&sim)) {
-        sim.delete_claim(&name);
-        sim.delete_pod(&name, None);
+    let lost = names(&sim, &two(&sim));
+    for name in &lost {
+        sim.delete_claim(name);
+        sim.delete_pod(name, None);
     }
     sim.judge_loss(false);
     pass(&mut sim, MINUTE / 2);
-    assert!(sim.processes.len() == 1, "they have ended");
-    // when it starts again, having missed what their kubelets reported
+    assert_eq!(sim.processes.len(), 1, "they have ended");
+    // when it starts again, having missed what their kubelets reported, while their nodes are healthy
     sim.revive_operator(0);
-    // then their nodes, which follow the API server, are the evidence
+    pass(&mut sim, 10 * MINUTE);
+    // then nothing is given up, and the status says what to type
+    assert_eq!(sim.lineages, 0);
+    assert_asks_for_confirmation(&sim, &lost);
+    // and it is when the user confirms it
+    sim.edit(|intent| intent.confirmed_lost.extend(lost));
     rests(&mut sim);
+    assert_eq!(sim.lineages, 1);
 }

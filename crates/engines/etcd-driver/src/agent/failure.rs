@@ -22,7 +22,7 @@ pub(crate) fn of_key(error: &KeyError) -> Failure {
 
 pub(crate) fn of_etcd(error: &EtcdError, endpoint: &str) -> Failure {
     let reason = match error {
-        EtcdError::Unreachable(_) => "EtcdUnreachable",
+        EtcdError::Unreachable(_) | EtcdError::Broken(_) => "EtcdUnreachable",
         EtcdError::TimedOut(_) => "TimedOut",
         EtcdError::Permission(_) => "EtcdDenied",
         _ => "EtcdFailed",

@@ -95,13 +95,13 @@ impl Client {
             let response = grpc.unary(request, PathAndQuery::from_static(path), codec).await?;
             Ok(response.into_inner())
         };
-        match tokio::time::timeout(patience, answer).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Error::TimedOut(format!(
-                "{} said nothing within {patience:?} to {path}",
+        let answer = tokio::time::timeout(patience, answer).await.unwrap_or_else(|_| {
+            Err(Error::TimedOut(format!(
+                "{} did not reply within {patience:?} to {path}",
                 self.dial.address
-            ))),
-        }
+            )))
+        });
+        answer.map_err(|error| self.dial.failed(error))
     }
 
     fn grpc(&self) -> Grpc<Channel> {
@@ -246,9 +246,11 @@ impl Client {
             let response = grpc.server_streaming(Request::new(Empty {}), path, codec).await?;
             Ok::<_, Error>(response.into_inner())
         };
-        let pieces = tokio::time::timeout(patience, open)
-            .await
-            .map_err(|_| Error::TimedOut(format!("{} began no snapshot within {patience:?}", self.dial.address)))??;
+        let pieces = tokio::time::timeout(patience, open).await.unwrap_or_else(|_| {
+            let message = format!("{} began no snapshot within {patience:?}", self.dial.address);
+            Err(Error::TimedOut(message))
+        });
+        let pieces = pieces.map_err(|error| self.dial.failed(error))?;
         let blobs = pieces.map_ok(|piece| piece.blob).map_err(Error::from);
         Ok(verified(blobs, patience, sound))
     }
@@ -327,9 +329,11 @@ impl Client {
             let response = grpc.streaming(request, path, codec).await?;
             Ok::<_, Error>(response.into_inner())
         };
-        let responses = tokio::time::timeout(patience, open)
-            .await
-            .map_err(|_| Error::TimedOut(format!("{} began no watch within {patience:?}", self.dial.address)))??;
+        let responses = tokio::time::timeout(patience, open).await.unwrap_or_else(|_| {
+            let message = format!("{} began no watch within {patience:?}", self.dial.address);
+            Err(Error::TimedOut(message))
+        });
+        let responses = responses.map_err(|error| self.dial.failed(error))?;
         Ok(responses.map_err(Error::from))
     }
 

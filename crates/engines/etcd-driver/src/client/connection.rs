@@ -1,7 +1,8 @@
 //! How a member is dialled: an address, the certificates, and the name that its certificate must carry.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -12,7 +13,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::client::error::Error;
 use crate::client::verify::Verifier;
+
+/// Why there is no connection: callers tell by this text whether anything listens.
+const NOT_ACCEPTED: &str = "did not accept a connection in time";
+const NO_SESSION: &str = "accepted a connection and did not answer the TLS handshake in time";
 
 /// What may be on its way to us at once, for each connection.
 const WINDOW: u32 = 1 << 20;
@@ -106,6 +112,44 @@ pub(crate) struct Dial {
     pub(crate) address: SocketAddr,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     patience: Duration,
+    /// The last attempt to connect got as far as a TCP connection.
+    is_accepted: Arc<AtomicBool>,
+    alert: Alert,
+}
+
+/// What TLS reported on a connection after the handshake. With TLS 1.3, a server rejects the client's certificate only then, and
+/// the protocol above reports that the connection was closed.
+type Alert = Arc<Mutex<Option<String>>>;
+
+/// Keeps what TLS reports instead of data.
+pub(crate) struct Watched {
+    alert: Alert,
+    has_data: bool,
+}
+
+impl Watched {
+    fn new(alert: Alert) -> Self {
+        Self { alert, has_data: false }
+    }
+
+    fn set(&self, alert: Option<String>) {
+        *self.alert.lock().unwrap_or_else(PoisonError::into_inner) = alert;
+    }
+
+    fn read(&mut self, result: &std::io::Result<()>) {
+        match result {
+            Err(error) => {
+                if let Some(why) = crate::client::error::tls_failure(error) {
+                    self.set(Some(why));
+                }
+            }
+            Ok(()) if !self.has_data => {
+                self.has_data = true;
+                self.set(None);
+            }
+            Ok(()) => {}
+        }
+    }
 }
 
 impl Dial {
@@ -117,7 +161,13 @@ impl Dial {
             }
             None => None,
         };
-        Ok(Self { address, tls, patience })
+        Ok(Self {
+            address,
+            tls,
+            patience,
+            is_accepted: Arc::default(),
+            alert: Arc::default(),
+        })
     }
 
     /// The same member for requests in HTTP/1.1: etcd serves gRPC and plain requests on one port.
@@ -131,29 +181,49 @@ impl Dial {
         plain
     }
 
+    /// How a call failed that got no reply in time, or whose connection failed: by whether there is a connection at all.
+    pub(crate) fn failed(&self, error: Error) -> Error {
+        let is_accepted = self.is_accepted.load(Ordering::Relaxed);
+        match error {
+            Error::Unreachable(why) if is_accepted => {
+                let alert = self.alert.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                alert.map_or(Error::Broken(why), Error::Handshake)
+            }
+            Error::TimedOut(_) if !is_accepted => Error::Unreachable(format!("{} {NOT_ACCEPTED}", self.address)),
+            error => error,
+        }
+    }
+
     pub(crate) async fn connect(&self) -> std::io::Result<TokioIo<Stream>> {
+        // A channel connects again by itself before the call has failed that used the last connection: what is known of that
+        // one stays until there is something new to know.
+        let mut is_accepted = false;
         let dial = async {
             let tcp = TcpStream::connect(self.address).await?;
+            is_accepted = true;
+            self.is_accepted.store(true, Ordering::Relaxed);
             tcp.set_nodelay(true)?;
             match &self.tls {
                 Some((config, name)) => {
                     let connector = TlsConnector::from(config.clone());
                     let tls = connector.connect(name.clone(), tcp).await?;
-                    Ok(TokioIo::new(Stream::Tls(Box::new(tls))))
+                    Ok(TokioIo::new(Stream::Tls(
+                        Box::new(tls),
+                        Watched::new(self.alert.clone()),
+                    )))
                 }
                 None => Ok(TokioIo::new(Stream::Plain(tcp))),
             }
         };
-        match tokio::time::timeout(self.patience, dial).await {
-            Ok(connected) => connected,
-            Err(_) => Err(std::io::Error::new(
-                std::io::ErrorKind::TimedOut,
-                format!(
-                    "{} did not accept a connection within {:?}",
-                    self.address, self.patience
-                ),
-            )),
+        let connected = tokio::time::timeout(self.patience, dial).await;
+        if !is_accepted {
+            self.is_accepted.store(false, Ordering::Relaxed);
         }
+        connected.unwrap_or_else(|_| {
+            let what = if is_accepted { NO_SESSION } else { NOT_ACCEPTED };
+            let message = format!("{} {what}", self.address);
+            Err(std::io::Error::new(std::io::ErrorKind::TimedOut, message))
+        })
     }
 }
 
@@ -182,7 +252,7 @@ pub(crate) fn channel(dial: &Dial) -> Result<Channel, TlsError> {
 /// Either kind of connection.
 pub(crate) enum Stream {
     Plain(TcpStream),
-    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>, Watched),
 }
 
 mod stream {
@@ -198,7 +268,16 @@ mod stream {
         fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
             match self.get_mut() {
                 Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-                Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+                Self::Tls(stream, watched) => {
+                    let before = buffer.filled().len();
+                    let read = Pin::new(stream).poll_read(cx, buffer);
+                    if let Poll::Ready(result) = &read
+                        && (result.is_err() || buffer.filled().len() > before)
+                    {
+                        watched.read(result);
+                    }
+                    read
+                }
             }
         }
     }
@@ -207,21 +286,21 @@ mod stream {
         fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
             match self.get_mut() {
                 Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-                Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+                Self::Tls(stream, _) => Pin::new(stream).poll_write(cx, bytes),
             }
         }
 
         fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
             match self.get_mut() {
                 Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-                Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+                Self::Tls(stream, _) => Pin::new(stream).poll_flush(cx),
             }
         }
 
         fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
             match self.get_mut() {
                 Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-                Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+                Self::Tls(stream, _) => Pin::new(stream).poll_shutdown(cx),
             }
         }
     }

@@ -8,15 +8,17 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Nobody answered at that address, or not with this certificate, or the connection broke (then a change may have
-    /// happened). This alone proves nothing about the member.
+    /// No connection to that address. This alone proves nothing about the member.
     #[error("not reached: {0}")]
     Unreachable(String),
+    /// It accepted a connection, which broke or carried something that is not etcd's protocol (then a change may have happened).
+    #[error("no usable connection: {0}")]
+    Broken(String),
     /// Somebody listens there, and no TLS connection comes about: a certificate, a name or a protocol that one side does not
     /// take.
     #[error("no TLS connection: {0}")]
     Handshake(String),
-    /// No answer in time. A change may have happened or may still happen: look before doing it again.
+    /// It accepted a connection and did not reply in time. A change may have happened or may still happen: look before doing it again.
     #[error("no answer in time: {0}")]
     TimedOut(String),
     /// The member answers, the cluster does not: no leader, or no quorum in time. A change may have happened.

@@ -24,12 +24,13 @@ impl Client {
     pub async fn cluster_version(&self) -> Result<Option<EtcdVersion>> {
         let patience = self.timeouts.request;
         let address = self.address();
-        match tokio::time::timeout(patience, self.get_version()).await {
-            Ok(answer) => read(&answer?),
-            Err(_) => Err(Error::TimedOut(format!(
-                "{address} said nothing within {patience:?} to GET /version"
-            ))),
-        }
+        let answer = tokio::time::timeout(patience, self.get_version()).await;
+        let answer = answer.unwrap_or_else(|_| {
+            Err(Error::TimedOut(format!(
+                "{address} did not reply within {patience:?} to GET /version"
+            )))
+        });
+        read(&answer.map_err(|error| self.dial.failed(error))?)
     }
 
     async fn get_version(&self) -> Result<Bytes> {

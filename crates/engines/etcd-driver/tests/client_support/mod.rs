@@ -60,7 +60,7 @@ pub(crate) fn free_port() -> u16 {
 /// A running member.
 pub(crate) struct Etcd {
     child: Child,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     /// Its certificates, which it reads at every connection.
     certificates: Option<tempfile::TempDir>,
     pub(crate) client: SocketAddr,
@@ -154,7 +154,7 @@ impl Etcd {
             .expect("etcd starts");
         Self {
             child,
-            _folder: folder,
+            folder,
             certificates: None,
             client: SocketAddr::from(([127, 0, 0, 1], client_port)),
             peer_url,
@@ -181,6 +181,19 @@ impl Etcd {
 
     pub(crate) fn tls_client(&self, tls: &Tls, name: &str) -> Client {
         Client::new(self.client, Some((tls, name)), Timeouts::default()).expect("a client")
+    }
+
+    /// Ends it as Kubernetes does, so that everything that it applied is in its database.
+    pub(crate) fn stop(&mut self) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &id]).status().expect("kill runs");
+        assert!(sent.success(), "it runs");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Its data directory, which exists as long as this does.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
     }
 
     /// Ends it as a crash would.

@@ -5,17 +5,11 @@
 //! user's. That objects are absent in the API proves nothing.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use super::members::owner;
 use super::record::{LastSeen, Record};
 use super::world::{MemberName, NodeEnd, Pod, Voice, World};
 use super::{Effect, Intent, Stop, View, pods};
-
-/// A kubelet that is in touch with the API server ends pods whose object is gone. Kubernetes takes up to 50 s to notice that
-/// one is not (node-monitor-grace-period), and pods have 30 s to end: a node that was Ready for longer than both together
-/// has done it.
-const OBEYED_AFTER: Duration = Duration::from_secs(120);
 
 /// Why a member counts as gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +24,6 @@ pub(super) enum Gone {
     NodeEnded(String),
     /// Its volume was attached to its node and is not any more.
     Detached,
-    /// Its pod is gone, and its node obeys the API server.
-    Obeyed,
 }
 
 impl Gone {
@@ -104,14 +96,8 @@ pub(super) fn gone(view: &View<'_>, name: &MemberName) -> Option<Gone> {
     if view.world.ended_nodes.contains_key(node) {
         return Some(Gone::NodeEnded(node.clone()));
     }
-    if let (Some(volume), Some(all)) = (&seen.attached, &view.world.attachments)
-        && !all.contains(&(volume.clone(), node.clone()))
-    {
-        return Some(Gone::Detached);
-    }
-    let is_there = now.is_some_and(|pod| pod.uid == seen.pod);
-    let obeyed = view.world.watched.obeyed.get(&seen.pod);
-    (!is_there && obeyed.is_some_and(|time| *time >= OBEYED_AFTER)).then_some(Gone::Obeyed)
+    let (volume, all) = (seen.attached.as_ref()?, view.world.attachments.as_ref()?);
+    (!all.contains(&(volume.clone(), node.clone()))).then_some(Gone::Detached)
 }
 
 /// The user says that it is lost, and it does not say otherwise itself.
@@ -194,7 +180,8 @@ pub(super) fn needs_a_person(view: &View<'_>, name: &MemberName) -> bool {
     }
     let pod = view.world.pods.get(name);
     match view.record.last_seen.get(name) {
-        Some(seen) if pod.is_none_or(|pod| pod.uid != seen.pod) => !view.world.watched.obeyed.contains_key(&seen.pod),
+        // No kubelet will say any more how the pod ended that it was last seen in.
+        Some(seen) if pod.is_none_or(|pod| pod.uid != seen.pod) => true,
         None if pod.is_none() => true,
         _ => pod.is_some_and(|pod| pod.node.is_some() && !obeys(view, pod)),
     }
@@ -268,4 +255,184 @@ pub(super) fn has_left(view: &View<'_>, name: &MemberName) -> bool {
     let ended = |pod: &Pod| pod.restarts > 0 && pod.last_exit.as_ref().is_some_and(|exit| exit.code == 0);
     let silent = !matches!(view.world.voices.get(name), Some(Voice::Answered(_)));
     unlisted && silent && view.world.pods.get(name).is_some_and(ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::testing::{Given, three};
+    use crate::cluster::{MemberId, Uid};
+
+    const NODE: &str = "node-of-c-b";
+
+    fn place() -> (String, String) {
+        ("volume-c-b".into(), NODE.into())
+    }
+
+    /// Three members that were seen in a round before, with their volumes attached.
+    fn seen() -> Given {
+        let given = three().world(|world| world.attachments = Some([place()].into()));
+        remembered(given)
+    }
+
+    fn remembered(mut given: Given) -> Given {
+        remember(&given.intent, &mut given.record, &given.world);
+        given
+    }
+
+    /// A pod under its name that is another one, on this node, and never ran.
+    fn replaced(given: Given, node: Option<&str>) -> Given {
+        given.with_objects("c-b").pod("c-b", |pod| {
+            pod.uid = Uid("another".into());
+            pod.node = node.map(str::to_owned);
+            (pod.running, pod.ever_ran, pod.ready) = (false, false, false);
+        })
+    }
+
+    fn silent(given: Given) -> Given {
+        given.silent("c-b")
+    }
+
+    fn node_ends(given: Given, end: NodeEnd) -> Given {
+        given.world(|world| {
+            world.ended_nodes.insert(NODE.into(), end);
+        })
+    }
+
+    fn detached(given: Given) -> Given {
+        given.world(|world| world.attachments = Some(BTreeSet::new()))
+    }
+
+    fn confirmed(given: Given) -> Given {
+        given.spec(|intent| {
+            intent.confirmed_lost.insert("c-b".into());
+        })
+    }
+
+    fn without_node(given: Given) -> Given {
+        let waits = given.without_quorum().pod("c-b", |pod| {
+            pod.node = None;
+            (pod.running, pod.ever_ran, pod.ready) = (false, false, false);
+        });
+        remembered(waits)
+    }
+
+    #[test]
+    fn each_proof_is_one_and_nothing_else_is() {
+        let node_ended = Some(Gone::NodeEnded(NODE.into()));
+        let absent = || seen().without_pod("c-b");
+        let ended = || {
+            absent().world(|world| {
+                world.ended_pods.insert(Uid("pod-c-b".into()));
+            })
+        };
+        let stopped = || remembered(seen().pod("c-b", |pod| (pod.running, pod.stopped) = (false, true)));
+        let blind = |given: Given| given.world(|world| world.attachments = None);
+        let dead = |given: Given| {
+            let now = given.now;
+            given.world(|world| {
+                world.dead_nodes.insert(NODE.into(), now);
+            })
+        };
+        let table: Vec<(&str, Given, Option<Gone>)> = vec![
+            ("it runs", seen(), None),
+            ("it does not reply", silent(seen()), None),
+            ("its node is dead", dead(silent(seen())), None),
+            // Absence proves nothing, whatever else is healthy.
+            ("its pod is absent", absent(), None),
+            (
+                "its claim is absent too",
+                absent().world(|world| {
+                    world.claims.remove(&"c-b".into());
+                }),
+                None,
+            ),
+            ("its pod is absent and its node is dead", dead(absent()), None),
+            ("it was never seen", three().without_pod("c-b"), None),
+            // The user.
+            ("confirmed", confirmed(silent(seen())), Some(Gone::Confirmed)),
+            ("confirmed and absent", confirmed(absent()), Some(Gone::Confirmed)),
+            ("confirmed, and it replies", confirmed(seen()), None),
+            // The kubelet.
+            ("its kubelet reported the end", ended(), Some(Gone::Ended)),
+            (
+                "the end was seen a round before",
+                stopped().without_pod("c-b"),
+                Some(Gone::Ended),
+            ),
+            // Never on a node.
+            ("it waits for a node", without_node(seen()), Some(Gone::NeverRan)),
+            (
+                "it waited when it was last seen",
+                without_node(three()).without_pod("c-b"),
+                None,
+            ),
+            // The node.
+            (
+                "its node is deleted",
+                node_ends(silent(seen()), NodeEnd::Deleted),
+                node_ended.clone(),
+            ),
+            (
+                "its node is out of service",
+                node_ends(absent(), NodeEnd::OutOfService),
+                node_ended.clone(),
+            ),
+            // The volume.
+            ("its volume was detached", detached(absent()), Some(Gone::Detached)),
+            ("its volume is attached", absent(), None),
+            ("attachments cannot be seen now", blind(absent()), None),
+            (
+                "its attachment was never seen",
+                detached(remembered(blind(three()))).without_pod("c-b"),
+                None,
+            ),
+            // Another pod may begin to run, whatever is known of the one before.
+            ("replaced on a live node", replaced(ended(), Some("node-4")), None),
+            (
+                "replaced on a live node, detached",
+                replaced(detached(seen()), Some("node-4")),
+                None,
+            ),
+            (
+                "replaced, not on a node yet",
+                replaced(detached(seen()), None),
+                Some(Gone::Detached),
+            ),
+            (
+                "replaced on a node that has ended",
+                replaced(node_ends(seen(), NodeEnd::Deleted), Some(NODE)),
+                node_ended,
+            ),
+        ];
+        for (what, given, proof) in table {
+            let found = given.look(|view| gone(view, &"c-b".into()));
+            assert_eq!(found, proof, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_member_whose_pod_vanished_unseen_needs_a_person() {
+        let given = seen().without_pod("c-b").without_quorum();
+        given.look(|view| {
+            assert!(needs_a_person(view, &"c-b".into()));
+            let advice = advice(view, &[&"c-b".into()]);
+            assert!(advice.contains("stateward.dev/confirm-lost=c-b"), "{advice}");
+            assert!(advice.contains(&format!("kubectl taint node {NODE} ")), "{advice}");
+        });
+        // One whose pod is there on a node that Kubernetes holds for healthy does not: its kubelet will say so.
+        silent(seen()).look(|view| assert!(!needs_a_person(view, &"c-b".into())));
+    }
+
+    #[test]
+    fn one_that_replies_again_is_seen_where_it_is() {
+        let given = seen().pod("c-b", |pod| {
+            pod.uid = Uid("another".into());
+            pod.node = Some("node-4".into());
+        });
+        let given = remembered(given.answers("c-b", MemberId(2)));
+        let seen = &given.record.last_seen[&"c-b".into()];
+        assert_eq!((seen.pod.0.as_str(), seen.node.as_deref()), ("another", Some("node-4")));
+        assert!(!seen.ended && seen.attached.is_none());
+    }
 }

@@ -494,6 +494,55 @@ mod tests {
     use super::*;
 
     #[test]
+    fn time_has_passed_only_where_the_operator_saw_it_pass() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let seconds = jiff::SignedDuration::from_secs;
+        let (limit, since) = (Duration::from_secs(300), now - seconds(10));
+        // Given a node that is dead for 10 s, and an operator that has seen it for as long
+        let seen = Duration::from_secs(10);
+        // whose clock is right, 300 s ahead, or behind:
+        for skew in [0, 300, -300] {
+            let lasted = lasted(since, now + seconds(skew), Some(&seen));
+            assert!(lasted <= seen && lasted < limit, "{skew}: {lasted:?}");
+        }
+        // an operator that was started just now has seen nothing,
+        assert_eq!(lasted(now - seconds(3600), now, None), Duration::ZERO);
+        // and a timestamp that a clock in the future wrote does not hold it up longer than the clock is wrong.
+        let long = Duration::from_secs(3600);
+        assert_eq!(
+            lasted(now + seconds(300), now + seconds(3600), Some(&long)),
+            Duration::from_secs(3300)
+        );
+    }
+
+    #[test]
+    fn an_operator_whose_clock_is_ahead_waits_like_any_other_for_a_node() {
+        use crate::cluster::testing::{Given, three};
+        // Given a member on a node that is dead for 10 s, as both the clock and the operator say
+        let given = three().silent("c-b");
+        let since = given.now - jiff::SignedDuration::from_secs(10);
+        let seen = |given: Given, time| {
+            given.world(|world| {
+                world.watched.dead_nodes.insert("node-of-c-b".into(), time);
+            })
+        };
+        let given = given.world(|world| {
+            world.dead_nodes.insert("node-of-c-b".into(), since);
+        });
+        let is_lost = |mut given: Given, skew: i64| {
+            given.now += jiff::SignedDuration::from_secs(skew);
+            given.look(|view| matches!(view.members[&"c-b".into()].fate, Fate::Lost(_)))
+        };
+        // when its clock is ahead by nodeLossSeconds, then that changes nothing
+        let patience = given.intent.replace_after;
+        let ahead = i64::try_from(patience.as_secs()).expect("seconds");
+        let early = seen(given.clone(), Duration::from_secs(10));
+        assert!(!is_lost(early.clone(), 0) && !is_lost(early, ahead));
+        // and when the time has passed, then it is lost.
+        assert!(is_lost(seen(given, patience), ahead));
+    }
+
+    #[test]
     fn a_volume_is_out_of_reach_only_where_the_scheduler_counts_every_node() {
         let words = |reasons: &str| out_of_reach(&format!("0/3 nodes are available: {reasons}"));
         let more = "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.";

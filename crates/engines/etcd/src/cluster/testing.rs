@@ -9,7 +9,7 @@ use stateward_core::pod::Facts;
 
 use super::{
     Answer, Bootstrapped, Claim, ClusterId, Effect, Exit, Intent, LaunchKind, Listed, MemberId, MemberList, MemberName,
-    Plan, Pod, Reason, Record, Remembered, Services, Silence, SilenceKind, TlsStage, Uid, Voice, World, plan,
+    Plan, Pod, Reason, Record, Remembered, Services, Silence, SilenceKind, TlsStage, Uid, View, Voice, World, plan,
 };
 
 pub(super) const CLUSTER: ClusterId = ClusterId(9);
@@ -229,6 +229,25 @@ impl Given {
     /// The plan of a round.
     pub(super) fn plan(&self) -> Plan {
         plan(&self.intent, &self.record, &self.world, self.now)
+    }
+
+    /// What a chapter sees.
+    pub(super) fn look<T>(&self, at: impl FnOnce(&View<'_>) -> T) -> T {
+        let mut record = self.record.clone();
+        super::remember(&self.intent, &mut record, &self.world, self.now);
+        let (version, refused) = super::upgrade_path::accepted(&self.intent, &record, &self.world);
+        let view = View {
+            intent: &self.intent,
+            world: &self.world,
+            record: &record,
+            now: self.now,
+            members: super::members::judge(&self.intent, &record, &self.world, self.now),
+            new_pods: super::upgrade_path::of_new_pods(&record, &version),
+            version,
+            refused,
+            stage: super::rotation::stage(&self.intent, &self.world),
+        };
+        at(&view)
     }
 
     /// When a round is planned, then this is said and done. Events are left out.

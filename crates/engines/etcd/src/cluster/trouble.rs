@@ -12,6 +12,10 @@ use super::{Effect, Member, MemberName, Note, Reason, View};
 /// So long it may last before it is told. Short troubles come with every start.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The same for a member that accepts connections and does not reply. etcd listens before it has read its data, and that takes
+/// longer the more there is.
+const PATIENCE_WITH_NO_REPLY: Duration = Duration::from_secs(60);
+
 /// Kubernetes' reasons that somebody has to do something about. Of two names for one thing the first is told. Any other is an
 /// init container's that failed, with a reason of its own.
 const LASTING: &[(&str, Reason)] = &[
@@ -36,6 +40,7 @@ pub(super) struct Trouble {
     pub(super) message: String,
     member: MemberName,
     since: Option<Timestamp>,
+    patience: Duration,
 }
 
 /// What there is to tell, and when there may be more.
@@ -52,7 +57,7 @@ pub(super) fn trouble(view: &View<'_>) -> Troubles {
     }
     for trouble in view.members.values().filter_map(of_member) {
         let lasts = trouble.since.map_or(Duration::ZERO, |since| elapsed(since, view.now));
-        match PATIENCE.checked_sub(lasts).filter(|left| !left.is_zero()) {
+        match trouble.patience.checked_sub(lasts).filter(|left| !left.is_zero()) {
             Some(left) => troubles.look_again = troubles.look_again.into_iter().chain([left]).min(),
             None => troubles.found = troubles.found.or(Some(trouble)),
         }
@@ -81,6 +86,7 @@ fn of_member(member: &Member<'_>) -> Option<Trouble> {
             message,
             member: member.name.clone(),
             since,
+            patience: PATIENCE,
         })
     };
     if let Some(claim) = member.claim.filter(|claim| !claim.bound && !claim.terminating)
@@ -101,17 +107,22 @@ fn of_member(member: &Member<'_>) -> Option<Trouble> {
     let silence = member.silence.filter(|_| pod.running)?;
     let reason = match silence.kind {
         SilenceKind::NotReached => return None,
+        SilenceKind::NoReply => Reason::NoReply,
         SilenceKind::Handshake => Reason::HandshakeFailed,
         SilenceKind::NotPermitted => Reason::AccessRefused,
         SilenceKind::Unusable => Reason::UnusableAnswer,
         SilenceKind::CannotAsk => Reason::CannotAsk,
     };
     let message = format!("{} runs but does not answer the operator: {silence}", member.name);
-    trouble(
-        reason,
-        message,
-        silence.since.into_iter().chain(pod.running_since).min(),
-    )
+    let no_reply = silence.kind == SilenceKind::NoReply;
+    // One that replied before may be busy: what counts is for how long it has not replied.
+    let since = silence.since.filter(|_| no_reply);
+    let since = since.or_else(|| silence.since.into_iter().chain(pod.running_since).min());
+    let found = trouble(reason, message, since)?;
+    Some(Trouble {
+        patience: if no_reply { PATIENCE_WITH_NO_REPLY } else { PATIENCE },
+        ..found
+    })
 }
 
 /// Why a member that runs does not answer, where that is worth telling while it starts.
@@ -125,8 +136,8 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::cluster::testing::{Given, three};
-    use crate::cluster::{Silence, Voice};
+    use crate::cluster::testing::{Given, nothing, three};
+    use crate::cluster::{LaunchKind, Silence, Voice};
 
     /// A member that runs since so many seconds does not answer, for a reason of this kind.
     fn fails(kind: SilenceKind, seconds: i64) -> Given {
@@ -171,9 +182,75 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_nobody_listens_for_may_be_starting() {
+    fn a_member_without_a_connection_may_be_starting() {
         let plan = fails(SilenceKind::NotReached, 3600).plan();
-        assert!(!plan.report.degraded.reason.to_string().contains("Handshake"));
+        assert_eq!(plan.report.degraded.reason, Reason::MembersUnhealthy);
         assert!(!plan.effects.iter().any(|effect| matches!(effect, Effect::Tell(_))));
+    }
+
+    #[test]
+    fn an_open_port_without_a_reply_is_told_after_a_minute() {
+        // Given a slow start
+        let slow = fails(SilenceKind::NoReply, 59).plan();
+        assert_ne!(slow.report.degraded.reason, Reason::NoReply);
+        assert!(slow.wake <= Some(Duration::from_secs(1)), "{:?}", slow.wake);
+        // that does not end
+        let late = fails(SilenceKind::NoReply, 60).plan();
+        assert_eq!(
+            (late.report.degraded.holds, late.report.degraded.reason),
+            (true, Reason::NoReply)
+        );
+        let told = |effect: &Effect| matches!(effect, Effect::Tell(note) if note.reason == Reason::NoReply);
+        assert!(late.effects.iter().any(told), "{:?}", late.effects);
+        // and a member that ran for an hour and replied until just now.
+        let busy = fails(SilenceKind::NoReply, 3600);
+        let just_now = busy.now - SignedDuration::from_secs(5);
+        let busy = busy.world(|world| {
+            if let Some(Voice::Silent(silence)) = world.voices.get_mut(&"c-b".into()) {
+                silence.since = Some(just_now);
+            }
+        });
+        assert_ne!(busy.plan().report.degraded.reason, Reason::NoReply);
+    }
+
+    #[test]
+    fn what_keeps_a_first_member_from_replying_is_told_while_it_is_waited_for() {
+        for (kind, says) in [
+            (SilenceKind::NotReached, false),
+            (SilenceKind::NoReply, true),
+            (SilenceKind::Handshake, true),
+        ] {
+            // Given a first member that just started and does not reply
+            let given = nothing().with_objects("c-a").record(|record| {
+                record.bootstrap = Some(crate::cluster::Bootstrapped {
+                    token: "token".into(),
+                    first: vec!["c-a".into()],
+                    cluster: None,
+                });
+            });
+            let since = given.now - SignedDuration::from_secs(1);
+            let at = |seconds: i64| {
+                let given = given.clone().pod("c-a", |pod| {
+                    pod.launch = LaunchKind::Seed;
+                    pod.running_since = Some(since - SignedDuration::from_secs(seconds));
+                });
+                let given = given.world(|world| {
+                    let silence = Silence::new(kind, "what keeps it");
+                    world.voices.insert("c-a".into(), Voice::Silent(silence));
+                });
+                given.plan().report
+            };
+            // then the message of the wait says so from the beginning,
+            let early = at(0);
+            assert_eq!(
+                early.waiting.contains("what keeps it"),
+                says,
+                "{kind:?}: {}",
+                early.waiting
+            );
+            assert!(!early.degraded.holds, "{kind:?}");
+            // and in time it is Degraded.
+            assert_eq!(at(60).degraded.holds, says, "{kind:?}");
+        }
     }
 }

@@ -137,8 +137,6 @@ pub struct Watched {
     pub dead_nodes: BTreeMap<String, Duration>,
     /// A pod is on no node.
     pub unscheduled: BTreeMap<Uid, Duration>,
-    /// A pod that a member was last seen in is gone, and its node is Ready.
-    pub obeyed: BTreeMap<Uid, Duration>,
     /// Old claims are kept, since the moment that the record names.
     pub old_claims: Duration,
     /// The last member that was replaced because it crashed, at the moment that the record names.
@@ -368,8 +366,10 @@ pub struct Silence {
 /// What kept a member from answering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SilenceKind {
-    /// Nobody listens there, or not in time: it may be starting, and this passes by itself.
+    /// There is no connection to it: it may be starting, and this passes by itself.
     NotReached,
+    /// It accepts a connection and does not reply in time, or not as etcd does. A member that starts slowly does the same.
+    NoReply,
     /// Its port is open and no TLS connection comes about: a certificate, a name, a protocol.
     Handshake,
     /// It refuses to answer us: it wants a user or a permission that we do not have.
