@@ -118,7 +118,10 @@ async fn programs_in_pods_may_be_the_users_that_this_process_may_be() {
     let kubectl = Kubectl::new(&kubectls()[0], &cluster.kubeconfig_yaml(), "default");
     // When root in a pod gives a file away and becomes somebody else
     let script = "touch /tmp/file; chown 7:7 /tmp/file && exec setpriv --reuid 7 --regid 7 --clear-groups id -u";
-    let mut pod = pod("root", json!([{"name": "c", "image": "busybox", "command": ["sh", "-c", script]}]));
+    let mut pod = pod(
+        "root",
+        json!([{"name": "c", "image": "busybox", "command": ["sh", "-c", script]}]),
+    );
     pod["spec"]["restartPolicy"] = json!("Never");
     kubectl.with("apply -f -", &[], &pod.to_string()).await;
     eventually("the pod ends", || async {
