@@ -57,13 +57,18 @@ pub(crate) async fn print(test: &Test) {
                 status.phase.unwrap_or_default(),
                 serde_json::to_string(&status.container_statuses).unwrap_or_default()
             );
-            let options = LogParams {
-                tail_lines: Some(15),
-                ..LogParams::default()
-            };
-            match test.pods().logs(&name, &options).await {
-                Ok(log) => log.lines().for_each(|line| println!("    | {line}")),
-                Err(error) => println!("    no log: {error}"),
+            let spec = pod.spec.unwrap_or_default();
+            let containers = spec.init_containers.into_iter().flatten().chain(spec.containers);
+            for container in containers {
+                let options = LogParams {
+                    container: Some(container.name.clone()),
+                    tail_lines: Some(15),
+                    ..LogParams::default()
+                };
+                match test.pods().logs(&name, &options).await {
+                    Ok(log) => log.lines().for_each(|line| println!("    {} | {line}", container.name)),
+                    Err(error) => println!("    no log of {}: {error}", container.name),
+                }
             }
         }
     }

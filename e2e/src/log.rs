@@ -17,7 +17,7 @@ impl Log {
     pub(crate) fn install() -> Self {
         let log = Self::default();
         let filter = EnvFilter::try_from_default_env()
-            .unwrap_or_else(|_| EnvFilter::new("warn,stateward_operator=debug,stateward_runtime=debug"));
+            .unwrap_or_else(|_| EnvFilter::new("warn,stateward_etcd_driver=debug,stateward_runtime=debug"));
         let _already = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_ansi(false)

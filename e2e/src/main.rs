@@ -12,13 +12,14 @@ mod memory;
 mod meter;
 mod s3;
 mod scenarios;
-#[path = "../../crates/store/tests/servers/mod.rs"]
+#[path = "../../crates/backup/tests/servers/mod.rs"]
 mod servers;
 mod test;
 mod tool;
 mod wait;
 mod writer;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -27,9 +28,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use futures::StreamExt;
-use stateward_api::EtcdVersion;
+use stateward_etcd::api::EtcdVersion;
 
-use environment::Environment;
+use environment::{Environment, Need};
 use scenarios::{SCENARIOS, Scenario};
 use test::Test;
 
@@ -48,6 +49,9 @@ struct Options {
     /// List the scenarios and exit
     #[arg(long)]
     list: bool,
+    /// List the images of the catalogue that the scenarios need and exit
+    #[arg(long, hide = true)]
+    list_images: bool,
     /// Run every scenario this many times
     #[arg(long, default_value_t = 1)]
     repeat: usize,
@@ -93,7 +97,7 @@ fn main() -> ExitCode {
 }
 
 fn start(options: Options) -> Result<()> {
-    if matches!(options.environment, Where::Embedded) && !options.list {
+    if matches!(options.environment, Where::Embedded) && !options.list && !options.list_images {
         // Before there are threads.
         embedded_kube::enter_network()?;
     }
@@ -124,6 +128,10 @@ async fn suite(options: Options) -> Result<()> {
         chosen
             .iter()
             .for_each(|scenario| println!("{}{}", scenario.name, if scenario.smoke { " (smoke)" } else { "" }));
+        return Ok(());
+    }
+    if options.list_images {
+        images(&chosen).into_iter().for_each(|image| println!("{image}"));
         return Ok(());
     }
     let versions = versions(&options.etcd)?;
@@ -174,6 +182,17 @@ async fn suite(options: Options) -> Result<()> {
     }
 }
 
+/// The images of the catalogue that scenarios need.
+fn images(scenarios: &[&Scenario]) -> BTreeSet<&'static str> {
+    let needs = scenarios.iter().flat_map(|scenario| scenario.needs);
+    needs
+        .filter_map(|need| match need {
+            Need::Image(image) => Some(*image),
+            _ => None,
+        })
+        .collect()
+}
+
 #[derive(Default)]
 struct Tally {
     passed: usize,
@@ -220,7 +239,7 @@ async fn run(environment: &Arc<dyn Environment>, scenario: &Scenario, keep: bool
         Err(error) => return Outcome::Failed(error),
     };
     let limit = Duration::from_secs(scenario.limit);
-    let in_process = scenario.needs.contains(&environment::Need::Meter);
+    let in_process = scenario.needs.contains(&Need::Meter);
     let run = async {
         if in_process {
             environment
@@ -274,4 +293,26 @@ fn versions(folder: &std::path::Path) -> Result<Vec<EtcdVersion>> {
         bail!("no etcd programs in {}; run ./x setup", folder.display());
     }
     Ok(versions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smoke_scenarios_need_no_image_of_the_catalogue() {
+        let smoke: Vec<_> = SCENARIOS.iter().filter(|scenario| scenario.smoke).collect();
+        assert!(!smoke.is_empty());
+        assert!(images(&smoke).is_empty(), "{:?}", images(&smoke));
+    }
+
+    #[test]
+    fn an_image_that_several_scenarios_need_is_listed_once() {
+        let web: Vec<_> = SCENARIOS
+            .iter()
+            .filter(|scenario| scenario.name.starts_with("web_"))
+            .collect();
+        assert_eq!(web.len(), 2);
+        assert_eq!(images(&web), BTreeSet::from(["nginx:1.22", "nginx:1.26"]));
+    }
 }

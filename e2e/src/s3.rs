@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
+use stateward_backup::{Reason, Store};
 use stateward_core::store::{S3Store, StoreBlocks};
-use stateward_store::{Reason, Store};
 
 use crate::servers::proxy::{Fault, Proxy};
 use crate::servers::{PASSWORD, Server, USER, aws_files};

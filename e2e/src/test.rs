@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod, Secret, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
 use stateward_core::conditions::{is_true, types};
-use stateward_etcd::{Client, Timeouts, Tls};
+use stateward_etcd::api::{EtcdBackup, EtcdCluster, EtcdRestore, names};
+use stateward_etcd_driver::client::{Client, Timeouts, Tls};
 
 use crate::environment::{Environment, Fault};
 use crate::wait::until;
@@ -85,6 +86,9 @@ impl Test {
         self.clusters()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await?;
+        self.stateful_sets()
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await?;
         self.pods()
             .delete_collection(&DeleteParams::default(), &ListParams::default().labels(SERVER))
             .await?;
@@ -115,6 +119,10 @@ impl Test {
     }
 
     pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) fn stateful_sets(&self) -> Api<StatefulSet> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
@@ -261,7 +269,7 @@ impl Test {
     }
 
     async fn tls(&self, cluster: &EtcdCluster) -> Result<Option<Tls>> {
-        match stateward_plan::etcd::manifests::tls_secrets(cluster).client {
+        match stateward_etcd::cluster::manifests::tls_secrets(cluster).client {
             Some(name) => self.client_tls(&name).await.map(Some),
             None => Ok(None),
         }

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use stateward_etcd::messages::RangeRequest;
-use stateward_etcd::{Client, Timeouts, Tls};
+use stateward_etcd_driver::client::messages::RangeRequest;
+use stateward_etcd_driver::client::{Client, Timeouts, Tls};
 use tokio_util::sync::CancellationToken;
 
 /// How to reach a cluster: the service's address, and with TLS the certificates and the server name to expect.

@@ -45,7 +45,14 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
         show(suite.current_dir(&paths.checkout))?;
     }
     if wanted(Subject::Backup) {
-        let words = ["bench", "--quiet", "--package", "stateward-agent", "--bench", "backup"];
+        let words = [
+            "bench",
+            "--quiet",
+            "--package",
+            "stateward-etcd-driver",
+            "--bench",
+            "backup",
+        ];
         let mut bench = cmd("cargo", words);
         bench
             .env("STATEWARD_CACHE", &paths.cache)

@@ -1,13 +1,13 @@
 //! `./x e2e`: the end-to-end suite on the embedded Kubernetes. `./x kube test` runs it on the real one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::paths::Paths;
-use crate::shell::run as show;
-use crate::{cargo, pins, setup};
+use crate::shell::{cmd, output, run as show};
+use crate::{cargo, images, pins, setup};
 
 /// Options of the suite; `./x e2e --help` documents them.
 #[derive(clap::Args)]
@@ -31,7 +31,8 @@ pub(crate) fn suite(
 ) -> Result<Command> {
     // The pods that take and restore backups run this program.
     build("stateward")?;
-    let mut command = Command::new(build("stateward-e2e")?);
+    let program = build("stateward-e2e")?;
+    let mut command = Command::new(&program);
     // Last: compiling takes minutes, in which another checkout may have added an etcd to the cache that needs an image.
     setup::ensure(paths)?;
     command.args(["--environment", environment]).args(arguments);
@@ -40,10 +41,35 @@ pub(crate) fn suite(
         .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"))
         .env("STATEWARD_IMAGES", paths.images());
     command.env("STATEWARD_XTASK", std::env::current_exe()?);
+    command.env(
+        "STATEWARD_PROVIDED_IMAGES",
+        provide_images(paths, &program, arguments)?.join(","),
+    );
     // The newest kubectl that was built, otherwise Debian's.
     let built = paths.cache.join("kube").join(pins::KUBERNETES[0]);
     let mut folders = vec![paths.helm(), built, paths.kubectl(pins::KUBECTL)];
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
     command.env("PATH", std::env::join_paths(folders)?);
     Ok(command)
+}
+
+/// Builds the images of the catalogue that the chosen scenarios need, and returns their names. An image that cannot be built
+/// fails nothing here: the scenarios that need it are then reported as such that cannot run.
+pub(crate) fn provide_images(paths: &Paths, program: &Path, arguments: &[String]) -> Result<Vec<String>> {
+    if arguments
+        .iter()
+        .any(|word| ["--list", "--bench", "--help", "-h"].contains(&word.as_str()))
+    {
+        return Ok(Vec::new());
+    }
+    let mut list = cmd(program, ["--list-images"]);
+    list.args(arguments).env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"));
+    let mut provided = Vec::new();
+    for name in output(&mut list)?.lines() {
+        match images::provide(paths, name) {
+            Ok(_) => provided.push(name.to_owned()),
+            Err(error) => eprintln!("continuing without: {error:#}"),
+        }
+    }
+    Ok(provided)
 }

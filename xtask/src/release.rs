@@ -76,7 +76,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
 
     println!("release {VERSION} is in {}", folder.display());
     println!(
-        "after publishing: copy deploy/crds/*.yaml to crates/api/tests/released/ and empty new-rules.yaml there, set PREVIOUS in xtask/src/pins.rs to this commit, raise the version in Cargo.toml"
+        "after publishing: copy deploy/crds/*.yaml to crates/engines/etcd/tests/released/ and empty new-rules.yaml there, set PREVIOUS in xtask/src/pins.rs to this commit, raise the version in Cargo.toml"
     );
     Ok(())
 }

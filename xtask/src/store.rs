@@ -34,10 +34,8 @@ pub(crate) fn run(paths: &Paths, verb: &Verb) -> Result<()> {
         }
         Verb::Test { arguments } => {
             setup::ensure(paths)?;
-            let mut test = cmd(
-                "cargo",
-                ["test", "--package", "stateward-store", "--package", "stateward-agent"],
-            );
+            let words = ["test", "--package", "stateward-etcd-driver", "--test", "object_stores"];
+            let mut test = cmd("cargo", words);
             test.args(["--", "--ignored"]).args(arguments);
             show(
                 test.env("STATEWARD_CACHE", &paths.cache)

@@ -2,6 +2,16 @@
 //!
 //! What follows from a reason is decided on the value, in the engine. The word itself is for reading: nothing is decided by it.
 
+/// The reasons that the worker itself gives, for every kind.
+pub mod shared {
+    /// A step of the plan failed; it is tried again.
+    pub const CANNOT_CARRY_OUT: &str = "CannotCarryOut";
+    /// An object of a name that is needed belongs to somebody else.
+    pub const NAME_TAKEN: &str = "NameTaken";
+    /// The API server refuses a pod for what it says.
+    pub const POD_REFUSED: &str = "PodRefused";
+}
+
 /// Declares an engine's `Reason`s in groups: whoever adds one says whether it degrades the object.
 #[macro_export]
 macro_rules! reasons {

@@ -13,6 +13,7 @@ use stateward_core::ObjectVersion;
 use stateward_core::backoff::Backoff;
 use stateward_core::guard::FRESH_FOR;
 use stateward_core::kind::{Action, Kind, Trouble};
+use stateward_core::reason::shared;
 use tokio::sync::Notify;
 use tracing::Instrument;
 
@@ -344,11 +345,11 @@ fn trouble(action: &impl Action, failure: Failure) -> Trouble {
     match failure {
         Failure::Trouble(trouble) => trouble,
         failure @ Failure::NameTaken(_) => Trouble {
-            reason: "NameTaken",
+            reason: shared::NAME_TAKEN,
             message: failure.to_string(),
         },
         failure => Trouble {
-            reason: "CannotCarryOut",
+            reason: shared::CANNOT_CARRY_OUT,
             message: format!("could not {action}: {failure}"),
         },
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stateward_plan::etcd::{Alarm, ClusterId, DataHash, Effect, Listed, MemberId, Plan, Reason, World, members};
+use stateward_etcd::cluster::{Alarm, ClusterId, DataHash, Effect, Listed, MemberId, Plan, Reason, World, members};
 
 use crate::queue::{Id, stamp};
 use crate::raft::{Data, Rejected, What, voters};
@@ -217,7 +217,7 @@ impl Sim<'_> {
 
     /// What keeps a pod from running for long is reported, by the clock of the operator that observes it.
     pub(crate) fn check_reported(&mut self, world: &World, plan: &Plan, now: Timestamp) {
-        let lasts = |pod: &stateward_plan::etcd::Pod| {
+        let lasts = |pod: &stateward_etcd::cluster::Pod| {
             let blocked = pod.blocked.as_ref().filter(|_| !pod.terminating && !pod.ended);
             blocked.is_some_and(|blocked| {
                 let since = blocked.since.filter(|_| blocked.reason != "CrashLoopBackOff");

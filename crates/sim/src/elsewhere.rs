@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stateward_plan::etcd::{Intent, MemberName, World};
+use stateward_etcd::cluster::{Intent, MemberName, World};
 
 use crate::queue::Id;
 use crate::sim::{Process, Sim, Volume};
@@ -28,7 +28,7 @@ impl Sim<'_> {
     }
 
     #[cfg_attr(not(test), allow(dead_code))]
-    pub(crate) fn create_elsewhere(&mut self, names: &[MemberName], version: &stateward_api::EtcdVersion) {
+    pub(crate) fn create_elsewhere(&mut self, names: &[MemberName], version: &stateward_etcd::api::EtcdVersion) {
         let owner = self.truth.owner;
         for (index, name) in names.iter().enumerate() {
             let (id, volume) = (self.kube.new_id(), self.kube.new_id());

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{
+use stateward_etcd::cluster::{
     Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Silence, SilenceKind, Voice,
 };
 

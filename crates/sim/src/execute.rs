@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use stateward_core::pod::Facts;
-use stateward_plan::etcd::guard::precondition;
-use stateward_plan::etcd::{Effect, Intent, Launch, LaunchKind, MemberName, Pod, Stop, Storage, World};
+use stateward_etcd::cluster::guard::precondition;
+use stateward_etcd::cluster::{Effect, Intent, Launch, LaunchKind, MemberName, Pod, Stop, Storage, World};
 
 use crate::guards::Seen;
 use crate::kube::Cluster;
@@ -200,13 +200,13 @@ impl Sim<'_> {
     fn services(
         &mut self,
         cluster: &Cluster,
-        change: impl FnOnce(&mut stateward_plan::etcd::Services),
+        change: impl FnOnce(&mut stateward_etcd::cluster::Services),
     ) -> Result<(), String> {
         match &mut self.kube.services {
             Some((owner, services)) if *owner == cluster.id => change(services),
             Some(_) => return Err("denied by a guard: the service belongs to another object".into()),
             None => {
-                let mut services = stateward_plan::etcd::Services::default();
+                let mut services = stateward_etcd::cluster::Services::default();
                 change(&mut services);
                 self.kube.services = Some((cluster.id, services));
             }

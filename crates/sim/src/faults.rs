@@ -1,6 +1,6 @@
 //! Faults, drawn from the seed, and their end.
 
-use stateward_plan::etcd::{Alarm, ClusterId, LaunchKind, MemberId, MemberName};
+use stateward_etcd::cluster::{Alarm, ClusterId, LaunchKind, MemberId, MemberName};
 
 use crate::kube::node_name;
 use crate::queue::{Event, Id, Ms};

@@ -3,10 +3,10 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::guard::{
+use stateward_etcd::cluster::guard::{
     self, Check, FRESH_FOR, Fresh, Guard, Kind, Need, ObjectVersion, ObjectsNow, PodNow, Precondition,
 };
-use stateward_plan::etcd::{Effect, MemberName, Record, Uid, World};
+use stateward_etcd::cluster::{Effect, MemberName, Record, Uid, World};
 
 use crate::kube::{Cluster, uid};
 use crate::queue::Ms;

@@ -1,6 +1,6 @@
 //! One history: a cluster is created, faults are injected, faults stop, and in the end the state must match the spec.
 
-use stateward_plan::etcd::{Plan, Reason, World};
+use stateward_etcd::cluster::{Plan, Reason, World};
 
 use crate::kube::Cluster;
 use crate::profile::Profile;

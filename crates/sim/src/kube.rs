@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use jiff::Timestamp;
-use stateward_api::etcd_cluster::EtcdClusterStatus;
-use stateward_plan::etcd::{Claim, Intent, Launch, MemberName, NodeEnd, Pod, Record, Report, Services, Uid};
+use stateward_etcd::api::etcd_cluster::EtcdClusterStatus;
+use stateward_etcd::cluster::{Claim, Intent, Launch, MemberName, NodeEnd, Pod, Record, Report, Services, Uid};
 
 use crate::queue::{Id, Ms};
 use crate::restores::RestoreObject;

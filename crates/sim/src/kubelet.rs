@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use stateward_core::pod::Facts;
-use stateward_plan::etcd::LaunchKind;
+use stateward_etcd::cluster::LaunchKind;
 
 use crate::kube::{PodObject, node_name};
 use crate::queue::{Id, Ms};

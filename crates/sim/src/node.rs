@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Blocked, Exit, Launch, LaunchKind, MemberName, NodeEnd, Pod, Stop};
+use stateward_etcd::cluster::{Blocked, Exit, Launch, LaunchKind, MemberName, NodeEnd, Pod, Stop};
 
 use crate::kube::{ClaimObject, PodObject, node_name, uid};
 use crate::kubelet::volume_name;
@@ -59,7 +59,7 @@ impl Sim<'_> {
         let claim = ClaimObject {
             owner,
             volume: None,
-            shown: stateward_plan::etcd::Claim {
+            shown: stateward_etcd::cluster::Claim {
                 uid: uid(id),
                 bound: false,
                 terminating: false,

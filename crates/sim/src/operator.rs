@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stateward_api::etcd_cluster::EtcdClusterStatus;
-use stateward_plan::etcd::{Effect, Intent, KeptBackup, MemberName, Plan, Record, World, status};
+use stateward_etcd::api::etcd_cluster::EtcdClusterStatus;
+use stateward_etcd::cluster::{Effect, Intent, KeptBackup, MemberName, Plan, Record, World, status};
 
 use crate::guards::{Seen, version_of};
 use crate::kube::{Cluster, Shown, uid};
@@ -360,7 +360,7 @@ impl Sim<'_> {
         self.queue.at(now + delay, Event::Step(index, epoch));
     }
 
-    fn log_plan(&mut self, index: usize, known: &Option<stateward_plan::etcd::Report>, plan: &Plan) {
+    fn log_plan(&mut self, index: usize, known: &Option<stateward_etcd::cluster::Report>, plan: &Plan) {
         let letter = self.operators[index].letter;
         if known.as_ref() != Some(&plan.report) || !plan.effects.is_empty() {
             self.log(|| {
@@ -490,7 +490,7 @@ impl Sim<'_> {
             .record
             .restore
             .iter()
-            .filter(|restore| restore.step == stateward_plan::etcd::RestoreStep::Done);
+            .filter(|restore| restore.step == stateward_etcd::cluster::RestoreStep::Done);
         for (name, uid) in done.flat_map(|restore| restore.old_claims.iter().filter(|(name, _)| *name != restore.seed))
         {
             if self
@@ -601,11 +601,11 @@ fn names_a_fresh_one(effect: &Effect, fresh: &[MemberName]) -> bool {
 }
 
 /// The members of a list by name.
-pub(crate) fn by_name(world: &World, intent: &Intent) -> BTreeMap<MemberName, stateward_plan::etcd::Listed> {
+pub(crate) fn by_name(world: &World, intent: &Intent) -> BTreeMap<MemberName, stateward_etcd::cluster::Listed> {
     world
         .list
         .iter()
         .flat_map(|list| &list.members)
-        .filter_map(|listed| Some((stateward_plan::etcd::members::owner(intent, listed)?, listed.clone())))
+        .filter_map(|listed| Some((stateward_etcd::cluster::members::owner(intent, listed)?, listed.clone())))
         .collect()
 }

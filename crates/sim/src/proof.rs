@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use stateward_plan::etcd::{MemberName, NodeEnd, Record, Uid, Watched, World};
+use stateward_etcd::cluster::{MemberName, NodeEnd, Record, Uid, Watched, World};
 
 use crate::kube::node_name;
 use crate::queue::Ms;

@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{Listed, MemberId, MemberName};
+use stateward_etcd::cluster::{Listed, MemberId, MemberName};
 
 use crate::queue::{Id, Ms};
 use crate::sim::Sim;

@@ -1,7 +1,7 @@
 //! etcd's replies to requests that change something, above all the member list (etcd.md is the source of every rule
 //! here).
 
-use stateward_plan::etcd::{ClusterId, Listed, MemberId};
+use stateward_etcd::cluster::{ClusterId, Listed, MemberId};
 
 use crate::etcd::hash;
 use crate::queue::{Id, Ms};

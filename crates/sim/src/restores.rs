@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use stateward_api::etcd_restore::RestoreSource;
-use stateward_plan::etcd::{
+use stateward_etcd::api::etcd_restore::RestoreSource;
+use stateward_etcd::cluster::{
     BackupPoint, ClusterId, Intent, Launch, Listed, MemberId, MemberName, Record, Recovery, RequestState,
     RestoreRequest, RestoreStep, Restoring, Uid, World,
 };
@@ -247,7 +247,7 @@ impl Sim<'_> {
             name: self.name_of_backup(backup),
             revision: 0,
             taken: stamp(backup.taken),
-            place: stateward_api::agent::Place::default(),
+            place: stateward_etcd::api::agent::Place::default(),
             location: String::new(),
             sha256: String::new(),
             cluster: backup.cluster,
@@ -349,7 +349,7 @@ impl Sim<'_> {
     }
 
     /// A backup of an earlier cluster of the same name is used only where the user names it.
-    fn check_backup_is_ours(&mut self, intent: &Intent, restoring: &stateward_plan::etcd::Restoring) {
+    fn check_backup_is_ours(&mut self, intent: &Intent, restoring: &stateward_etcd::cluster::Restoring) {
         let backup = self.backups.get(backup_of(&restoring.source));
         if intent.recovery_backup.is_none() && backup.is_some_and(|backup| backup.owner != self.truth.owner) {
             self.break_rule(

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{Alarm, Authority, MemberId, MemberName, Uid};
+use stateward_etcd::api::EtcdVersion;
+use stateward_etcd::cluster::{Alarm, Authority, MemberId, MemberName, Uid};
 
 use crate::kube::{Kube, Node, PodObject};
 use crate::operator::Operator;

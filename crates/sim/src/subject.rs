@@ -1,8 +1,8 @@
 //! What is tested: a planner, and the guard that its driver does not check.
 
 use jiff::Timestamp;
-use stateward_plan::etcd::guard::Kind;
-use stateward_plan::etcd::{Intent, Plan, Record, World};
+use stateward_etcd::cluster::guard::Kind;
+use stateward_etcd::cluster::{Intent, Plan, Record, World};
 
 /// A planner and its driver.
 #[derive(Clone, Copy)]
@@ -20,7 +20,7 @@ pub struct Subject {
 /// The real planner.
 pub const REAL: Subject = Subject {
     name: "the planner",
-    plan: stateward_plan::etcd::plan,
+    plan: stateward_etcd::cluster::plan,
     without: None,
     ignores: None,
 };

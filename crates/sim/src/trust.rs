@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use stateward_plan::etcd::guard::{SecretNow, SecretRole};
-use stateward_plan::etcd::{Authority, Trust, World};
+use stateward_etcd::cluster::guard::{SecretNow, SecretRole};
+use stateward_etcd::cluster::{Authority, Trust, World};
 
 use crate::kube::Cluster;
 use crate::queue::{Event, Id, Ms};
@@ -143,14 +143,14 @@ impl Sim<'_> {
 
     /// The Secrets that the spec asks for do not exist yet or are not observed: they must be created before anything
     /// else happens.
-    pub(crate) fn certificates_due(&self, owner: Id, shown: &Option<Rc<Secrets>>) -> stateward_plan::etcd::Secrets {
+    pub(crate) fn certificates_due(&self, owner: Id, shown: &Option<Rc<Secrets>>) -> stateward_etcd::cluster::Secrets {
         let own = |secrets: &&Rc<Secrets>| secrets.owner == owner;
         let asked_for = self.kube.now.secrets.as_ref().is_some_and(|secrets| own(&secrets));
         let seen = shown.as_ref().filter(own).is_some_and(|secrets| !secrets.absent);
         if asked_for && !seen {
-            stateward_plan::etcd::Secrets::Due { first: true }
+            stateward_etcd::cluster::Secrets::Due { first: true }
         } else {
-            stateward_plan::etcd::Secrets::Good
+            stateward_etcd::cluster::Secrets::Good
         }
     }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use stateward_api::EtcdVersion;
-use stateward_plan::etcd::guard::FRESH_FOR;
-use stateward_plan::etcd::{Bootstrap, Intent, Record, Recovery, ServiceHashes, Storage, check_path};
+use stateward_etcd::api::EtcdVersion;
+use stateward_etcd::cluster::guard::FRESH_FOR;
+use stateward_etcd::cluster::{Bootstrap, Intent, Record, Recovery, ServiceHashes, Storage, check_path};
 
 use crate::kube::{Cluster, uid};
 use crate::queue::{Event, Ms};

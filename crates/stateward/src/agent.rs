@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
-use stateward_agent::{Folders, Stop};
-use stateward_api::agent::{LISTEN, Mounts, OUTCOME, Outcome, TASK, TERMINATION_LOG, Task};
+use stateward_etcd::api::agent::{LISTEN, Mounts, OUTCOME, Outcome, TASK, TERMINATION_LOG, Task};
+use stateward_etcd_driver::agent::{Folders, Stop};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::logging;
@@ -31,12 +31,11 @@ pub(crate) enum Verb {
 pub(crate) async fn run(verb: Verb) -> Result<()> {
     logging::to_stderr("info");
     match verb {
-        Verb::Install { folder } => {
-            stateward_agent::install(&folder).with_context(|| format!("cannot install into {}", folder.display()))
-        }
+        Verb::Install { folder } => stateward_etcd_driver::agent::install(&folder)
+            .with_context(|| format!("cannot install into {}", folder.display())),
         Verb::Unpack { key } => {
             let key = key.map(std::fs::read).transpose().context("cannot read the key")?;
-            stateward_agent::unpack(key.as_deref())
+            stateward_etcd_driver::agent::unpack(key.as_deref())
                 .await
                 .map_err(anyhow::Error::msg)
         }
@@ -68,9 +67,9 @@ async fn execute() -> Result<()> {
             .parse()
             .with_context(|| format!("{LISTEN} is not an address with a port"))?;
     }
-    let outcome = stateward_agent::run(task, &folders, &stop).await;
+    let outcome = stateward_etcd_driver::agent::run(task, &folders, &stop).await;
     let file = std::env::var_os(OUTCOME).map_or_else(|| TERMINATION_LOG.into(), PathBuf::from);
-    stateward_agent::write(&outcome, &file).with_context(|| format!("cannot write {}", file.display()))?;
+    stateward_etcd_driver::agent::write(&outcome, &file).with_context(|| format!("cannot write {}", file.display()))?;
     match outcome {
         Outcome::Failed(failure) => bail!("{}: {}", failure.reason, failure.message),
         _ => Ok(()),

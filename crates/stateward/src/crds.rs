@@ -11,7 +11,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    for (name, content) in stateward_api::crds::files() {
+    for (name, content) in stateward_etcd::api::crds::files() {
         match &options.folder {
             Some(folder) => std::fs::write(folder.join(&name), content)
                 .with_context(|| format!("cannot write {name} into {}", folder.display()))?,

@@ -9,10 +9,10 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use stateward_api::{EtcdBackup, EtcdCluster, names};
 use stateward_core::conditions::{is_true, types};
-use stateward_etcd::Timeouts;
-use stateward_etcd::messages::RangeRequest;
+use stateward_etcd::api::{EtcdBackup, EtcdCluster, names};
+use stateward_etcd_driver::client::Timeouts;
+use stateward_etcd_driver::client::messages::RangeRequest;
 
 use crate::local::{Ground, Start};
 
@@ -109,12 +109,16 @@ impl Shown {
         Ok(SocketAddr::new(address.parse()?, 2379))
     }
 
-    async fn etcd(&self) -> Result<stateward_etcd::Client> {
+    async fn etcd(&self) -> Result<stateward_etcd_driver::client::Client> {
         let timeouts = Timeouts {
             connect: Duration::from_secs(2),
             request: Duration::from_secs(5),
         };
-        Ok(stateward_etcd::Client::new(self.endpoint().await?, None, timeouts)?)
+        Ok(stateward_etcd_driver::client::Client::new(
+            self.endpoint().await?,
+            None,
+            timeouts,
+        )?)
     }
 }
 
@@ -280,7 +284,7 @@ async fn back_up(client: &Client, shown: &Shown) -> Result<String> {
     }
 }
 
-async fn write(etcd: &stateward_etcd::Client, written: &mut i32, count: i32) -> Result<()> {
+async fn write(etcd: &stateward_etcd_driver::client::Client, written: &mut i32, count: i32) -> Result<()> {
     for _ in 0..count {
         let key = format!("demo/{written:06}");
         patient(async || etcd.put(key.clone(), "value").await)
@@ -292,7 +296,9 @@ async fn write(etcd: &stateward_etcd::Client, written: &mut i32, count: i32) -> 
 }
 
 /// Asks again for a while, as every client of etcd does when a leader changes.
-async fn patient<T>(ask: impl AsyncFn() -> stateward_etcd::Result<T>) -> stateward_etcd::Result<T> {
+async fn patient<T>(
+    ask: impl AsyncFn() -> stateward_etcd_driver::client::Result<T>,
+) -> stateward_etcd_driver::client::Result<T> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         match ask().await {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, anyhow};
-use stateward_operator::{AdoptAllow, Config, Election};
+use stateward_etcd_driver::{AdoptAllow, Config, Election};
 use tokio_util::sync::CancellationToken;
 
 /// Options of `stateward operator`. Most can be set by environment variables too.
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     #[arg(long, env = "LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
     /// The image of this program, for the pods that take and restore backups
-    #[arg(long, env = "OPERATOR_IMAGE", default_value = stateward_operator::AGENT_IMAGE)]
+    #[arg(long, env = "OPERATOR_IMAGE", default_value = stateward_etcd_driver::AGENT_IMAGE)]
     agent_image: String,
     /// From where clusters may be adopted besides their own namespace: networks such as 10.0.0.0/8, or suffixes of host names such as shop.svc
     #[arg(long, env = "ADOPT_ALLOW", value_delimiter = ',')]
@@ -61,7 +61,7 @@ pub(crate) async fn run(options: Options) -> Result<()> {
         stop_signal().await;
         signalled.cancel();
     });
-    stateward_operator::run(config, client, stop)
+    stateward_etcd_driver::run(config, client, stop)
         .await
         .context("the operator ended")
 }

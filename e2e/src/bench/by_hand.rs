@@ -12,9 +12,9 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use stateward_api::{EtcdCluster, EtcdVersion, names};
-use stateward_etcd::Client;
-use stateward_plan::etcd::{Intent, Launch, MemberId, MemberName, TlsStage, manifests};
+use stateward_etcd::api::{EtcdCluster, EtcdVersion, names};
+use stateward_etcd::cluster::{Intent, Launch, MemberId, MemberName, TlsStage, manifests};
+use stateward_etcd_driver::client::Client;
 
 use crate::test::{Test, is_ready};
 use crate::wait::{seen, until, watch};
@@ -261,7 +261,7 @@ where
     Ok(())
 }
 
-async fn retry(what: &str, ask: impl AsyncFn() -> stateward_etcd::Result<()>) -> Result<()> {
+async fn retry(what: &str, ask: impl AsyncFn() -> stateward_etcd_driver::client::Result<()>) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(STEP_TIMEOUT);
     loop {
         match ask().await {

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::json;
-use stateward_etcd::Client;
+use stateward_etcd_driver::client::Client;
 
 use crate::environment::{Environment, Fault};
 use crate::test::{Test, is_ready, is_settled};

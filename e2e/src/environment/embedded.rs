@@ -14,7 +14,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::discovery;
 use kube::{Api, ResourceExt};
 use serde::Deserialize;
-use stateward_api::{EtcdCluster, EtcdVersion};
+use stateward_etcd::api::{EtcdCluster, EtcdVersion};
 
 use super::in_process::{InProcess, Which};
 use super::{Environment, Fault, Need};
@@ -42,7 +42,7 @@ pub(crate) struct Embedded {
 fn agent(folder: &Path) -> Result<ImageSource> {
     let own = std::env::current_exe()?;
     let program = own.with_file_name("stateward");
-    ImageSource::program(stateward_operator::AGENT_IMAGE, ("stateward", &program), folder)
+    ImageSource::program(stateward_etcd_driver::AGENT_IMAGE, ("stateward", &program), folder)
         .with_context(|| format!("no program at {}: run cargo build -p stateward", program.display()))
 }
 
@@ -131,7 +131,7 @@ impl Environment for Embedded {
             Need::Kubectl => Some("kubectl is missing; ./x e2e provides it"),
             Need::S3 if crate::servers::is_built("minio") => None,
             Need::S3 => Some("MinIO is missing; ./x store build builds it"),
-            Need::CertManager | Need::PrometheusOperator => super::not_fetched(need),
+            Need::CertManager | Need::PrometheusOperator | Need::Image(_) => super::not_fetched(need),
             Need::Helm if crate::tool::is_there("helm") => None,
             Need::Helm => Some("Helm is missing; it is built for the real environment"),
             Need::OperatorPod | Need::Previous => Some("the operator is part of the suite's own process"),

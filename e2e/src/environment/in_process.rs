@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use embedded_kube::Guest;
-use stateward_operator::{Config, Election};
+use stateward_etcd_driver::{Config, Election};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -78,7 +78,7 @@ impl InProcess {
             ..Config::default()
         };
         let running = async move {
-            if let Err(error) = stateward_operator::run(config, client, CancellationToken::new()).await {
+            if let Err(error) = stateward_etcd_driver::run(config, client, CancellationToken::new()).await {
                 tracing::error!("the operator ended: {error:#}");
             }
         };

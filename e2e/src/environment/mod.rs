@@ -7,7 +7,7 @@ pub(crate) mod real;
 
 use anyhow::Result;
 use futures::future::LocalBoxFuture;
-use stateward_api::EtcdVersion;
+use stateward_etcd::api::EtcdVersion;
 
 /// A place to run scenarios in.
 pub(crate) trait Environment: Send + Sync {
@@ -74,7 +74,12 @@ pub(crate) enum Need {
     Meter,
     /// An API server that can be stopped.
     ApiServer,
+    /// An image of the catalogue (`pins/images.yaml`), by name and tag.
+    Image(&'static str),
 }
+
+/// The environment variable with the images of the catalogue that `./x` provided, separated by commas.
+const IMAGES: &str = "STATEWARD_PROVIDED_IMAGES";
 
 /// Why no environment has something that `./x` did not fetch, if that is so.
 fn not_fetched(need: Need) -> Option<&'static str> {
@@ -82,6 +87,11 @@ fn not_fetched(need: Need) -> Option<&'static str> {
         Need::CertManager if !crate::cert_manager::is_built() => Some(crate::cert_manager::NOT_BUILT),
         Need::PrometheusOperator if crate::definitions::folder(crate::definitions::PROMETHEUS).is_none() => {
             Some("the definitions of the Prometheus operator are missing; ./x chart fetches them")
+        }
+        Need::Image(image) => {
+            let provided = std::env::var(IMAGES).unwrap_or_default();
+            let is_there = provided.split(',').any(|title| title == image);
+            (!is_there).then_some("an image is missing; ./x e2e and ./x kube test build those that they need")
         }
         _ => None,
     }

@@ -15,7 +15,7 @@ use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams, PostPar
 use kube::config::AuthInfo;
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use stateward_api::EtcdVersion;
+use stateward_etcd::api::EtcdVersion;
 use tokio::process::Command;
 
 use super::in_process::{InProcess, Which};

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use stateward_etcd::{Tls, shown_certificate};
+use stateward_etcd_driver::client::{Tls, shown_certificate};
 
 use super::tls::{apply_secret, static_tls};
 use crate::certificates::Ca;
@@ -266,7 +266,7 @@ pub(crate) async fn what_cannot_be_adopted_is_reported(test: &Test) -> Result<St
 /// A member's pod as the CoreOS operator created it: without a claim, owned by the EtcdCluster.
 fn old_pod(
     test: &Test,
-    cluster: &stateward_api::EtcdCluster,
+    cluster: &stateward_etcd::api::EtcdCluster,
     name: &str,
     list: &[&str],
     state: &str,

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use stateward_etcd::Client;
-use stateward_plan::etcd::{Alarm, MemberId};
+use stateward_etcd::cluster::{Alarm, MemberId};
+use stateward_etcd_driver::client::Client;
 
 use crate::test::Test;
 use crate::wait::until;

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use stateward_api::EtcdBackup;
-use stateward_api::etcd_backup::{EtcdBackupStatus, Verify};
+use stateward_etcd::api::EtcdBackup;
+use stateward_etcd::api::etcd_backup::{EtcdBackupStatus, Verify};
 
 use crate::test::Test;
 use crate::wait::until;
@@ -221,7 +221,7 @@ pub(crate) async fn backup_of_a_tls_cluster(test: &Test) -> Result<String> {
     succeeded(test, "by-reference", 60).await?;
     let endpoints = json!([format!("https://c-client.{}.svc:2379", test.namespace)]);
     let spec = json!({"etcdEndpoints": endpoints, "clientTLSSecret": "c-client-tls", "file": {"claimName": "backups", "path": "b.backup"}});
-    let secret = stateward_plan::etcd::manifests::tls_secrets(&test.get("c").await?)
+    let secret = stateward_etcd::cluster::manifests::tls_secrets(&test.get("c").await?)
         .client
         .context("no client secret")?;
     create(test, "by-endpoints", with(spec, json!({"clientTLSSecret": secret}))).await?;

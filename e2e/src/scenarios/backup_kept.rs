@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use stateward_api::etcd_backup::Verify;
+use stateward_etcd::api::etcd_backup::Verify;
 
 use super::backup::{claim, create, says, status, succeeded, to_file, with};
 use super::restore;

@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 use futures::{StreamExt, TryStreamExt};
 use serde_json::{Value, json};
 use stateward_core::conditions::{self, types};
-use stateward_etcd::messages::RangeRequest;
+use stateward_etcd_driver::client::messages::RangeRequest;
 
 use super::backup::{create, status, succeeded};
 use super::restore;

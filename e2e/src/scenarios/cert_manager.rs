@@ -8,8 +8,8 @@ use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, Post
 use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use stateward_api::names;
-use stateward_etcd::Tls;
+use stateward_etcd::api::names;
+use stateward_etcd_driver::client::Tls;
 
 use super::tls::{apply_secret, member_pods, secrets, static_tls, with_fresh_certificates};
 use crate::cert_manager::{self, Controller};

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use stateward_etcd::Error;
+use stateward_etcd_driver::client::Error;
 
 use crate::test::Test;
 use crate::wait::until;

@@ -19,6 +19,8 @@ mod refused;
 mod restore;
 mod scale;
 mod spec;
+mod stateful_set;
+mod stateful_set_mysql;
 mod tls;
 mod tls_rotation;
 mod upgrade;
@@ -45,14 +47,14 @@ pub(crate) struct Scenario {
 }
 
 macro_rules! scenarios {
-    ($($module:ident :: $name:ident $($mark:ident)* $( [$($need:ident),*] )? $limit:literal ;)*) => {
+    ($($module:ident :: $name:ident $($mark:ident)* $( [$($need:ident $(($image:literal))?),*] )? $limit:literal ;)*) => {
         /// All scenarios. Those that can run in parallel run first.
         pub(crate) const SCENARIOS: &[Scenario] = &[$(
             Scenario {
                 name: stringify!($name),
                 smoke: false $(|| scenarios!(@smoke $mark))*,
                 alone: false $(|| scenarios!(@alone $mark))*,
-                needs: &[$($(Need::$need),*)?],
+                needs: &[$($(Need::$need $(($image))?),*)?],
                 limit: $limit,
                 run: |test| Box::pin($module::$name(test)),
             },
@@ -182,5 +184,10 @@ scenarios! {
     restore::ephemeral_cluster_restored 420;
     restore::created_from_a_backup 420;
     restore::restored_to_a_revision 480;
+    stateful_set::web_in_order [Kubectl, Image("nginx:1.22")] 600;
+    stateful_set::web_updated_and_undone [Kubectl, Image("nginx:1.22"), Image("nginx:1.26")] 900;
+    stateful_set_mysql::mysql_written_read_and_scaled [Kubectl, Image("mariadb:10.11")] 1200;
+    stateful_set_mysql::mysql_pods_killed [Kubectl, Image("mariadb:10.11")] 900;
+    stateful_set_mysql::mysql_updated_by_partition [Kubectl, Image("mariadb:10.11"), Image("mariadb:11.8")] 1200;
     restore::restored_in_every_version [AllVersions] 900;
 }

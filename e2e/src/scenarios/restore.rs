@@ -7,9 +7,9 @@ use anyhow::{Context, Result, bail, ensure};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use stateward_api::EtcdRestore;
-use stateward_api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
 use stateward_core::conditions::{self, types};
+use stateward_etcd::api::EtcdRestore;
+use stateward_etcd::api::etcd_restore::{EtcdRestoreStatus, RestorePhase};
 
 use super::backup;
 use crate::environment::Fault;

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use stateward_etcd::shown_certificate;
+use stateward_etcd_driver::client::shown_certificate;
 
 use crate::certificates::{Ca, one_for_all};
 use crate::test::Test;
@@ -41,7 +41,7 @@ pub(super) async fn with_fresh_certificates<T>(
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let present = async || {
-        let name = stateward_plan::etcd::manifests::tls_secrets(&test.get("c").await.ok()?).client?;
+        let name = stateward_etcd::cluster::manifests::tls_secrets(&test.get("c").await.ok()?).client?;
         let secret = secrets(test).get_metadata_opt(&name).await.ok()??;
         Some((name, secret.metadata.resource_version?))
     };
@@ -112,14 +112,18 @@ pub(crate) async fn tls_auto(test: &Test) -> Result<String> {
 async fn peers_port(
     test: &Test,
     identity: (&[u8], &[u8]),
-) -> Result<stateward_etcd::Result<Option<stateward_api::EtcdVersion>>> {
+) -> Result<stateward_etcd_driver::client::Result<Option<stateward_etcd::api::EtcdVersion>>> {
     let peers = secrets(test).get("c-peer-tls").await?.data.unwrap_or_default();
-    let tls = stateward_etcd::Tls::new(&peers["peer-ca.crt"].0, Some(identity))?;
+    let tls = stateward_etcd_driver::client::Tls::new(&peers["peer-ca.crt"].0, Some(identity))?;
     let pod = test.pods_of("c").await?.pop().context("no pod")?;
     let name = format!("{}.c.{}.svc", pod.name_any(), test.namespace);
     let ip = pod.status.and_then(|status| status.pod_ip).context("no address")?;
     let address = SocketAddr::new(ip.parse()?, 2380);
-    let client = stateward_etcd::Client::new(address, Some((&tls, &name)), stateward_etcd::Timeouts::default())?;
+    let client = stateward_etcd_driver::client::Client::new(
+        address,
+        Some((&tls, &name)),
+        stateward_etcd_driver::client::Timeouts::default(),
+    )?;
     Ok(client.cluster_version().await)
 }
 

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use stateward_api::names;
-use stateward_etcd::messages::RangeRequest;
+use stateward_etcd::api::names;
+use stateward_etcd_driver::client::messages::RangeRequest;
 
 use super::tls::{apply_secret, member_pods, secrets, shown, static_tls, with_fresh_certificates};
 use super::{backup, restore};

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use stateward_api::EtcdVersion;
+use stateward_etcd::api::EtcdVersion;
 
 use crate::test::Test;
 
@@ -42,7 +42,7 @@ pub(crate) async fn one_minor(test: &Test) -> Result<String> {
         .filter_map(|minor| Some((newest(test, minor)?, newest(test, minor + 1)?)));
     let (from, to) = pairs
         .into_iter()
-        .find(|(from, to)| stateward_plan::etcd::check_path(from, to).is_ok())
+        .find(|(from, to)| stateward_etcd::cluster::check_path(from, to).is_ok())
         .context("no two versions that follow each other")?;
     test.created("c", json!({"size": 3, "version": from.to_string()}))
         .await?;

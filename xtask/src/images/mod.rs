@@ -57,6 +57,21 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Builds one image, unless it is there, and returns its folder.
+pub(crate) fn provide(paths: &Paths, name: &str) -> Result<PathBuf> {
+    let catalogue = Catalogue::read(&paths.checkout)?;
+    let found = catalogue.find(&[name.to_owned()])?;
+    build(paths, found.first().context("no image has this name")?)
+}
+
+/// The same as an OCI archive.
+pub(crate) fn provide_archive(paths: &Paths, name: &str) -> Result<PathBuf> {
+    let catalogue = Catalogue::read(&paths.checkout)?;
+    let found = catalogue.find(&[name.to_owned()])?;
+    let image = found.first().context("no image has this name")?;
+    archive(image, &build(paths, image)?)
+}
+
 fn list(paths: &Paths, catalogue: &Catalogue) -> Result<()> {
     let mut about = "";
     for image in catalogue.all() {

@@ -11,7 +11,7 @@ use super::process::Process;
 use super::{down, node, objects, permissions, up};
 use crate::paths::Paths;
 use crate::shell::{cmd, output};
-use crate::{cargo, cert_manager, chart, e2e, image, pins, published, shell};
+use crate::{cargo, cert_manager, chart, e2e, image, images, pins, published, shell};
 
 /// The scenarios that start with the previous release.
 const FROM_PREVIOUS: [&str; 2] = ["operator_upgrade", "two_operators_of_different_versions"];
@@ -41,7 +41,10 @@ impl Args {
     /// Compiles and builds everything as this user, before root is needed.
     pub(crate) fn build(&self, paths: &Paths) -> Result<()> {
         image::operator(paths, self.profile())?;
-        self.compile()("stateward-e2e")?;
+        let suite = self.compile()("stateward-e2e")?;
+        for image in e2e::provide_images(paths, &suite, &self.arguments())? {
+            images::provide_archive(paths, &image)?;
+        }
         if self.is_suite() {
             converse()?;
             admission()?;
@@ -56,6 +59,16 @@ impl Args {
             image::minio(paths)?;
         }
         self.up.build(paths)
+    }
+
+    /// The arguments of the suite.
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![format!("--repeat={}", self.repeat)];
+        arguments.extend(self.smoke.then(|| "--smoke".to_owned()));
+        arguments.extend(self.bench.then(|| "--bench".to_owned()));
+        arguments.extend(self.keep.then(|| "--keep".to_owned()));
+        arguments.extend(self.names.iter().cloned());
+        arguments
     }
 
     fn profile(&self) -> &'static str {
@@ -121,7 +134,7 @@ fn lanes(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
         shell::run(
             cases
                 .env("KUBECONFIG", &config)
-                .current_dir(paths.checkout.join("crates/api")),
+                .current_dir(paths.checkout.join("crates/engines/etcd-driver")),
         )
         .context("lane failed: admission")?;
     }
@@ -161,12 +174,11 @@ fn suite(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     if run.name != "main" {
         bail!("the suite injects faults into the cluster named main; omit --name");
     }
-    let mut arguments = vec![format!("--repeat={}", args.repeat)];
-    arguments.extend(args.smoke.then(|| "--smoke".to_owned()));
-    arguments.extend(args.bench.then(|| "--bench".to_owned()));
-    arguments.extend(args.keep.then(|| "--keep".to_owned()));
-    arguments.extend(args.names.iter().cloned());
+    let arguments = args.arguments();
     let mut suite = e2e::suite(paths, "real", args.compile(), &arguments)?;
+    for image in e2e::provide_images(paths, suite.get_program().as_ref(), &arguments)? {
+        node::load(paths, run, &[images::provide_archive(paths, &image)?])?;
+    }
     if args.needs_previous()
         && let Some((archive, manifests)) = image::previous(paths)?
     {

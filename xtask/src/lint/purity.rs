@@ -7,7 +7,7 @@ use crate::paths::Paths;
 use crate::shell::{cmd, output};
 
 /// The crates that plan.
-const PURE: [&str; 3] = ["stateward-core", "stateward-api", "stateward-plan"];
+const PURE: [&str; 3] = ["stateward-core", "stateward-etcd", "stateward-mysql"];
 
 /// What these crates must not link with.
 const IMPURE: [&str; 8] = [
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_client_far_down_the_tree_is_found() {
-        let pure = "stateward-plan v0.1.0 (here)\njiff v0.2.1\nkube-core v5.0.0\ntokio-like v1.0.0\n";
+        let pure = "stateward-etcd v0.1.0 (here)\njiff v0.2.1\nkube-core v5.0.0\ntokio-like v1.0.0\n";
         assert_eq!(impure(pure), None);
         assert_eq!(impure(&format!("{pure}tokio v1.2.3 (*)\n")), Some("tokio"));
     }

@@ -2,9 +2,9 @@
 //! itself.
 //!
 //! The root is an empty in-memory file system with either the image's own root or the host's programs and libraries read-only
-//! ([`root`]), in the latter case the image's programs in front of them at `/usr/local/bin`, and the volumes. The network is the machine's own. Users: where the pod asks for
-//! another user than ours, a user namespace maps that number to us, so every volume is readable and writable whatever
-//! `runAsUser` and `fsGroup` say.
+//! ([`root`]), in the latter case the image's programs in front of them at `/usr/local/bin`, and the volumes. The network is that of
+//! the pod: the process that starts the container is already in it. Users: where the pod asks for another user than ours, a user
+//! namespace maps that number to us, so every volume is readable and writable whatever `runAsUser` and `fsGroup` say.
 
 mod root;
 

@@ -6,6 +6,7 @@
 
 use kube::core::Status;
 use stateward_core::kind::Trouble;
+use stateward_core::reason::shared;
 
 use crate::Failure;
 
@@ -29,7 +30,7 @@ pub(super) fn passes(status: &Status) -> bool {
 pub(super) fn named(failure: Failure, pod: &str) -> Failure {
     match failure {
         Failure::Kubernetes(kube::Error::Api(status)) if refuses(&status) => Failure::Trouble(Trouble {
-            reason: "PodRefused",
+            reason: shared::POD_REFUSED,
             message: format!(
                 "the API server refuses pod {pod}: {}. Members that run are left as they are; revert or correct this setting",
                 status.message

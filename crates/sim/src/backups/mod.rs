@@ -8,9 +8,9 @@ mod tests;
 mod world;
 
 use jiff::{SignedDuration, Timestamp};
-use stateward_api::EtcdBackup;
-use stateward_plan::agent::{Agent, State};
-use stateward_plan::backup::{self, ClusterSource, Effect, Plan, Source, World};
+use stateward_etcd::agent::{Agent, State};
+use stateward_etcd::api::EtcdBackup;
+use stateward_etcd::backup::{self, ClusterSource, Effect, Plan, Source, World};
 
 use crate::rng::Rng;
 use world::{Kube, Script};

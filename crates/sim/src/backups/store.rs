@@ -1,11 +1,11 @@
 //! The store of an EtcdBackup: files by name, how each was proven, and what agents do to them. It follows the contract
-//! of the real agent (`stateward_store::retention`, `crates/agent`); the planner's task for an agent decides whether
+//! of the real agent (`stateward_backup::retention`, `stateward_etcd_driver::agent`); the planner's task for an agent decides whether
 //! that is safe.
 
 use std::collections::BTreeMap;
 
-use stateward_api::agent::{BackupTask, DeleteTask, ProveTask, Retention};
-use stateward_api::etcd_backup::BackupRecord;
+use stateward_etcd::api::agent::{BackupTask, DeleteTask, ProveTask, Retention};
+use stateward_etcd::api::etcd_backup::BackupRecord;
 
 use super::rules::name;
 

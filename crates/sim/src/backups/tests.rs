@@ -1,11 +1,11 @@
 //! Tests the planner of backups, and that these tests can fail.
 
 use jiff::Timestamp;
-use stateward_api::EtcdBackup;
-use stateward_api::agent::{BackedUp, BackupTask, Outcome, ProveTask, TASK, Task};
-use stateward_api::etcd_backup::BackupRecord;
-use stateward_plan::agent::State;
-use stateward_plan::backup::{Effect, Plan, World, plan};
+use stateward_etcd::agent::State;
+use stateward_etcd::api::EtcdBackup;
+use stateward_etcd::api::agent::{BackedUp, BackupTask, Outcome, ProveTask, TASK, Task};
+use stateward_etcd::api::etcd_backup::BackupRecord;
+use stateward_etcd::backup::{Effect, Plan, World, plan};
 
 use super::rules::name;
 use super::{BackupSubject, REAL_BACKUPS, run_backups};

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
-use stateward_api::EtcdBackup;
-use stateward_api::agent::{BackedUp, Failure, Outcome, Proven, TASK, Task};
-use stateward_api::etcd_backup::{BackupRecord, DeletionPolicy, EtcdBackupStatus, Verify};
-use stateward_plan::agent::{Agent, State};
+use stateward_etcd::agent::{Agent, State};
+use stateward_etcd::api::EtcdBackup;
+use stateward_etcd::api::agent::{BackedUp, Failure, Outcome, Proven, TASK, Task};
+use stateward_etcd::api::etcd_backup::{BackupRecord, DeletionPolicy, EtcdBackupStatus, Verify};
 
 use super::rules::Truth;
 use super::time;

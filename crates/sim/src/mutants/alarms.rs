@@ -1,8 +1,8 @@
 //! Planners with mistakes about alarms, about whose data is right, and about reporting lasting problems.
 
 use jiff::Timestamp;
-use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{Alarm, Bootstrap, Effect, Intent, MemberId, Plan, Record, Storage, World, plan};
+use stateward_etcd::api::EtcdVersion;
+use stateward_etcd::cluster::{Alarm, Bootstrap, Effect, Intent, MemberId, Plan, Record, Storage, World, plan};
 
 use super::{Mutant, caught_in};
 use crate::profile::Profile;

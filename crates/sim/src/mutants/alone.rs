@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stateward_plan::etcd::guard::Kind;
-use stateward_plan::etcd::{Effect, Intent, Launch, Plan, Record, Recovery, Stop, World, plan};
+use stateward_etcd::cluster::guard::Kind;
+use stateward_etcd::cluster::{Effect, Intent, Launch, Plan, Record, Recovery, Stop, World, plan};
 
 use super::planner::{listed, restart};
 use super::{Mutant, caught_in, planner, restores, scenes, trust};
@@ -188,7 +188,7 @@ fn two_followers_at_once(intent: &Intent, record: &Record, world: &World, now: T
         (*how == Stop::Restart).then(|| member.clone())
     });
     if let Some(stopped) = stopped {
-        let outdated = |pod: &stateward_plan::etcd::Pod| pod.template != intent.template;
+        let outdated = |pod: &stateward_etcd::cluster::Pod| pod.template != intent.template;
         let other = listed(intent, world).find(|(member, line)| {
             *member != stopped && Some(line.id) != leader && world.pods.get(member).is_some_and(outdated)
         });

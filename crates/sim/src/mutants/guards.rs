@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use stateward_api::EtcdVersion;
-use stateward_plan::etcd::guard::Kind;
-use stateward_plan::etcd::{Alarm, ClusterId, Effect, Intent, MemberId, MemberName, NodeEnd, Recovery, Stop, plan};
+use stateward_etcd::api::EtcdVersion;
+use stateward_etcd::cluster::guard::Kind;
+use stateward_etcd::cluster::{Alarm, ClusterId, Effect, Intent, MemberId, MemberName, NodeEnd, Recovery, Stop, plan};
 
 use super::recovery_scenes::{backed_up, names, two};
 use super::scenes::{

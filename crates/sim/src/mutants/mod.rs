@@ -15,8 +15,8 @@ mod trust;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use stateward_plan::etcd::guard::Kind;
-use stateward_plan::etcd::{Intent, Plan, Record, World};
+use stateward_etcd::cluster::guard::Kind;
+use stateward_etcd::cluster::{Intent, Plan, Record, World};
 
 use crate::many::run_many;
 use crate::sim::Violation;

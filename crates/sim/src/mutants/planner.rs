@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stateward_plan::etcd::{
+use stateward_etcd::cluster::{
     Effect, Intent, Launch, Listed, MemberName, Plan, Record, Recovery, Stop, Voice, World, members, plan,
 };
 

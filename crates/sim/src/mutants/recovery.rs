@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stateward_plan::etcd::{Effect, Intent, LastSeen, Plan, Record, Recovery, Voice, Watched, World, plan};
+use stateward_etcd::cluster::{Effect, Intent, LastSeen, Plan, Record, Recovery, Voice, Watched, World, plan};
 
 use super::recovery_scenes as scenes;
 use super::{Mutant, caught, caught_in};

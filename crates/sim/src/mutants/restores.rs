@@ -1,7 +1,7 @@
 //! Planners with mistakes about restores.
 
 use jiff::Timestamp;
-use stateward_plan::etcd::{Effect, Intent, Launch, Plan, Record, RequestState, World, plan};
+use stateward_etcd::cluster::{Effect, Intent, Launch, Plan, Record, RequestState, World, plan};
 
 use super::{Mutant, caught};
 use crate::rules::name;
@@ -92,7 +92,7 @@ pub(super) fn old_members_come_back_beside_the_restored_one(
             member: name.clone(),
             launch: Launch::Sealed,
             version: intent.version.clone(),
-            tls: stateward_plan::etcd::TlsStage::Off,
+            tls: stateward_etcd::cluster::TlsStage::Off,
         }));
     }
     plan

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{Bootstrap, Effect, Intent, Recovery, Storage};
+use stateward_etcd::api::EtcdVersion;
+use stateward_etcd::cluster::{Bootstrap, Effect, Intent, Recovery, Storage};
 
 use crate::profile::Profile;
 use crate::queue::{Id, Ms};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stateward_plan::etcd::guard::Kind;
-use stateward_plan::etcd::{Effect, Intent, Plan, Record, Trust, World, plan};
+use stateward_etcd::cluster::guard::Kind;
+use stateward_etcd::cluster::{Effect, Intent, Plan, Record, Trust, World, plan};
 
 use super::{Mutant, caught};
 use crate::rules::name;

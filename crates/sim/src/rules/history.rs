@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stateward_plan::etcd::{Intent, MemberName, Record, Recovering, Recovery, Uid};
+use stateward_etcd::cluster::{Intent, MemberName, Record, Recovering, Recovery, Uid};
 
 use super::name;
 use crate::kube::node_name;

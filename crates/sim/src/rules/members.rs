@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use stateward_plan::etcd::{ClusterId, Effect, Intent, Launch, MemberId, MemberName, Stop, World, members};
+use stateward_etcd::cluster::{ClusterId, Effect, Intent, Launch, MemberId, MemberName, Stop, World, members};
 
 use super::name;
 use crate::etcd::peer_url;

@@ -5,7 +5,7 @@ mod history;
 mod members;
 mod plans;
 
-use stateward_plan::etcd::{Intent, Listed, MemberName, Record, Uid, Voice, World, members::owner};
+use stateward_etcd::cluster::{Intent, Listed, MemberName, Record, Uid, Voice, World, members::owner};
 
 macro_rules! names {
     ($(pub(crate) const $rule:ident: &str = $text:literal;)*) => {
@@ -100,7 +100,7 @@ pub(crate) fn not_as_expected(intent: &Intent, record: &Record, world: &World) -
             Some(pod) if pod.terminating => return Some(format!("{owner} is stopping")),
             Some(pod) if pod.template != intent.template => return Some(format!("{owner} has old settings")),
             Some(pod) if pod.metadata != intent.metadata => return Some(format!("{owner} has old labels")),
-            Some(pod) if pod.launch != stateward_plan::etcd::LaunchKind::Sealed => {
+            Some(pod) if pod.launch != stateward_etcd::cluster::LaunchKind::Sealed => {
                 return Some(format!("{owner} is not sealed"));
             }
             Some(_) => {}
@@ -110,7 +110,7 @@ pub(crate) fn not_as_expected(intent: &Intent, record: &Record, world: &World) -
         return Some(format!("{alarm} is raised for {id}"));
     }
     if let Some(trust) = &world.trust {
-        let trusted = |pod: &stateward_plan::etcd::Pod| pod.trusts.as_ref() == Some(&trust.wanted);
+        let trusted = |pod: &stateward_etcd::cluster::Pod| pod.trusts.as_ref() == Some(&trust.wanted);
         if trust.renew
             || trust.issued != trust.wanted
             || trust.bundle != trust.wanted

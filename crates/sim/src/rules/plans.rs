@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stateward_plan::etcd::{
+use stateward_etcd::cluster::{
     Effect, Intent, Launch, Listed, MemberId, MemberName, Plan, Reason, Record, Stop, Voice, World, members,
 };
 

@@ -1,6 +1,6 @@
 //! Adoption of a cluster that something else created.
 
-use stateward_plan::etcd::{Intent, MemberName, Reason};
+use stateward_etcd::cluster::{Intent, MemberName, Reason};
 
 use super::{MINUTE, pass, report_says, rests, three, until};
 use crate::profile::Profile;
@@ -23,7 +23,7 @@ fn adopts(seed: u64) -> Sim<'static> {
 }
 
 fn ours(sim: &Sim<'_>) -> usize {
-    let ours = |line: &&stateward_plan::etcd::Listed| line.peer_urls.iter().any(|url| url.contains(".demo."));
+    let ours = |line: &&stateward_etcd::cluster::Listed| line.peer_urls.iter().any(|url| url.contains(".demo."));
     sim.truth.conf.iter().filter(ours).count()
 }
 

@@ -1,6 +1,6 @@
 //! Alarms, and what keeps members from running: each observed case.
 
-use stateward_plan::etcd::{Alarm, MemberId, Reason};
+use stateward_etcd::cluster::{Alarm, MemberId, Reason};
 
 use super::{at_rest, cluster_id, follower, ids, pass, rests, scene, three, until};
 use crate::profile::Profile;

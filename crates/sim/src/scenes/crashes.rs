@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stateward_plan::etcd::{MemberId, Reason};
+use stateward_etcd::cluster::{MemberId, Reason};
 
 use super::{MINUTE, follower, ids, rests, three};
 use crate::profile::Profile;

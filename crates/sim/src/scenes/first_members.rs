@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{Bootstrap, Intent, Storage};
+use stateward_etcd::api::EtcdVersion;
+use stateward_etcd::cluster::{Bootstrap, Intent, Storage};
 
 use super::{MINUTE, ids, pass, rests, three, until};
 use crate::profile::Profile;

@@ -13,8 +13,8 @@ mod versions;
 
 use std::collections::BTreeSet;
 
-use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{Bootstrap, ClusterId, Intent, MemberId, Reason, Storage};
+use stateward_etcd::api::EtcdVersion;
+use stateward_etcd::cluster::{Bootstrap, ClusterId, Intent, MemberId, Reason, Storage};
 
 use crate::profile::Profile;
 use crate::queue::Ms;

@@ -1,6 +1,6 @@
 //! The bugs of other operators (peers.md), one scene each.
 
-use stateward_plan::etcd::{Intent, LaunchKind, Storage};
+use stateward_etcd::cluster::{Intent, LaunchKind, Storage};
 
 use super::{MINUTE, at_rest, cluster_id, follower, ids, pass, rests, scene, three, until};
 use crate::etcd::peer_url;

@@ -1,6 +1,6 @@
 //! A quorum that is lost or only seems to be: what is given up, on which evidence, and when.
 
-use stateward_plan::etcd::{Intent, MemberName, NodeEnd, Recovery};
+use stateward_etcd::cluster::{Intent, MemberName, NodeEnd, Recovery};
 
 use super::{MINUTE, at_rest, cluster_id, ids, pass, rests, three, until};
 use crate::kube::node_name;
@@ -180,7 +180,7 @@ fn nothing_is_bootstrapped_beside_voters_that_are_not_ours() {
     sim.create_elsewhere(&old, &version);
     sim.wake_operator(0, 5);
     let ours = |sim: &Sim<'_>| {
-        let of_us = |line: &&stateward_plan::etcd::Listed| !line.learner && line.peer_urls[0].contains(".demo.");
+        let of_us = |line: &&stateward_etcd::cluster::Listed| !line.learner && line.peer_urls[0].contains(".demo.");
         sim.truth.conf.iter().filter(of_us).count()
     };
     until(&mut sim, "join", |sim| ours(sim) == 1);

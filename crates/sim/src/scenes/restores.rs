@@ -1,7 +1,7 @@
 //! Restores from backups.
 
-use stateward_api::EtcdVersion;
-use stateward_plan::etcd::LaunchKind;
+use stateward_etcd::api::EtcdVersion;
+use stateward_etcd::cluster::LaunchKind;
 
 use super::{MINUTE, at_rest, cluster_id, follower, ids, pass, rests, three, until};
 use crate::profile::Profile;
@@ -181,7 +181,9 @@ fn a_cluster_that_is_created_beside_its_restore_begins_from_the_backup() {
 #[test]
 fn a_lost_majority_is_recovered_from_the_backup_with_consent() {
     let mut sim = at_rest(23);
-    sim.edit(|intent| intent.recovery = stateward_plan::etcd::Recovery::FromBackup(std::time::Duration::from_secs(30)));
+    sim.edit(|intent| {
+        intent.recovery = stateward_etcd::cluster::Recovery::FromBackup(std::time::Duration::from_secs(30))
+    });
     sim.take_backup();
     let before = ids(&sim);
     let claims: Vec<_> = sim.kube.now.claims.keys().take(2).cloned().collect();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stateward_api::EtcdVersion;
-use stateward_plan::etcd::{ClusterId, Intent, MemberName, Plan, Reason, Record, Recovery, World, plan};
+use stateward_etcd::api::EtcdVersion;
+use stateward_etcd::cluster::{ClusterId, Intent, MemberName, Plan, Reason, Record, Recovery, World, plan};
 
 use super::{cluster_id, report_says, rests, three, until};
 use crate::profile::Profile;

@@ -1,7 +1,7 @@
 //! From one version of etcd to another.
 
-use stateward_api::EtcdVersion;
-use stateward_plan::etcd::Intent;
+use stateward_etcd::api::EtcdVersion;
+use stateward_etcd::cluster::Intent;
 
 use super::{ids, pass, rests, three};
 use crate::profile::Profile;

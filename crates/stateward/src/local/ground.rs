@@ -9,8 +9,8 @@ use embedded_kube::{Cluster, Faults, Guest, ImageSource};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
-use stateward_api::EtcdCluster;
-use stateward_operator::Config;
+use stateward_etcd::api::EtcdCluster;
+use stateward_etcd_driver::Config;
 use tokio_util::sync::CancellationToken;
 
 /// How to start.
@@ -84,7 +84,7 @@ pub(super) fn newest_etcd() -> Option<PathBuf> {
 /// This very program as the image that pods which take and restore backups run.
 fn own_image(folder: &Path) -> Result<ImageSource> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
-    ImageSource::program(stateward_operator::AGENT_IMAGE, ("stateward", &program), folder)
+    ImageSource::program(stateward_etcd_driver::AGENT_IMAGE, ("stateward", &program), folder)
         .context("cannot copy this program")
 }
 
@@ -126,7 +126,7 @@ impl Ground {
     fn start_operator(&mut self) {
         let (client, stop) = (self.cluster.client(), self.stop.clone());
         self.operator = Some(self.guest.spawn(async move {
-            if let Err(error) = stateward_operator::run(Config::default(), client, stop).await {
+            if let Err(error) = stateward_etcd_driver::run(Config::default(), client, stop).await {
                 tracing::error!("the operator ended: {error:#}");
             }
         }));

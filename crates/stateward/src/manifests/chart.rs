@@ -17,7 +17,7 @@ pub(crate) fn files() -> Result<Vec<(String, String)>> {
         file("files/rules-cluster.yaml", &json!(rbac::in_the_cluster()))?,
         file("files/rules-own.yaml", &json!(rbac::in_own_namespace()))?,
     ];
-    for mut crd in stateward_api::crds::all() {
+    for mut crd in stateward_etcd::api::crds::all() {
         // Ordinary templates, so that `helm upgrade` updates them; kept, because deleting a CRD deletes all its objects.
         let annotations = crd.metadata.annotations.get_or_insert_default();
         annotations.insert("helm.sh/resource-policy".into(), "keep".into());

@@ -15,7 +15,7 @@ pub(crate) fn files() -> Result<Vec<(String, String)>> {
         ),
         ("metadata/annotations.yaml".to_owned(), yaml(&annotations())?),
     ];
-    for (name, text) in stateward_api::crds::files() {
+    for (name, text) in stateward_etcd::api::crds::files() {
         files.push((format!("manifests/{name}"), text));
     }
     Ok(files)
@@ -37,7 +37,7 @@ fn annotations() -> Value {
 fn service_version() -> Result<Value> {
     let mut owned = Vec::new();
     let mut examples = Vec::new();
-    for crd in stateward_api::crds::all() {
+    for crd in stateward_etcd::api::crds::all() {
         let names = &crd.spec.names;
         let description = match names.kind.as_str() {
             "EtcdCluster" => "An etcd cluster.",

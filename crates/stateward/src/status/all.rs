@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use stateward_api::etcd_cluster::{EtcdClusterStatus, Phase};
-use stateward_api::etcd_restore::RestorePhase;
-use stateward_api::{EtcdBackup, EtcdCluster, EtcdRestore};
 use stateward_core::conditions::{self, is_true, types};
+use stateward_etcd::api::etcd_cluster::{EtcdClusterStatus, Phase};
+use stateward_etcd::api::etcd_restore::RestorePhase;
+use stateward_etcd::api::{EtcdBackup, EtcdCluster, EtcdRestore};
 
 use super::table::table;
 

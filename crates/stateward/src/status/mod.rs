@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use stateward_api::{EtcdBackup, EtcdCluster};
+use stateward_etcd::api::{EtcdBackup, EtcdCluster};
 
 pub(crate) use one::text;
 

@@ -1,9 +1,9 @@
 //! The description of one cluster, with its members and its backups.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use stateward_api::etcd_restore::RestorePhase;
-use stateward_api::{EtcdBackup, EtcdCluster};
 use stateward_core::conditions::{ConditionStatus, types};
+use stateward_etcd::api::etcd_restore::RestorePhase;
+use stateward_etcd::api::{EtcdBackup, EtcdCluster};
 
 use super::table::table;
 

@@ -1,0 +1,321 @@
+//! Executing what was planned for an EtcdCluster: each effect when its guards hold.
+
+mod guards;
+mod on_etcd;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
+use stateward_core::kind::Kind;
+use stateward_etcd::api::etcd_backup::ObjectName;
+use stateward_etcd::api::etcd_restore::EtcdRestoreSpec;
+use stateward_etcd::api::{EtcdCluster, EtcdRestore, EtcdVersion, names};
+use stateward_etcd::backup::Backup;
+use stateward_etcd::cluster::guard::{Guard, precondition};
+use stateward_etcd::cluster::manifests::{self, launch};
+use stateward_etcd::cluster::{Effect, Intent, Launch, MemberName, Stop, TlsStage, Uid, World};
+use stateward_runtime::objects::{self, Object, Whose, is_code};
+use stateward_runtime::{Index, Key, Step};
+
+use crate::cluster::Clusters;
+use crate::observe::{Means, is_owned};
+use crate::{Shared, tls};
+pub(crate) use guards::pods;
+
+/// Why an effect was not executed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// For a reason that every engine has.
+    #[error(transparent)]
+    General(#[from] stateward_runtime::Failure),
+    /// Kubernetes refused or did not answer.
+    #[error(transparent)]
+    Kubernetes(#[from] kube::Error),
+    /// etcd refused or did not answer.
+    #[error(transparent)]
+    Etcd(crate::client::Error),
+    /// There is nobody to ask.
+    #[error("no member that could do it answers")]
+    Nobody,
+    /// Not known to this operator.
+    #[error("this operator cannot do that")]
+    Unknown,
+}
+
+fn guard_failed(why: impl Into<String>) -> Failure {
+    Failure::General(stateward_runtime::Failure::GuardFailed(why.into()))
+}
+
+impl Failure {
+    /// In the words for the status. Members that are not ours are asked as well, and those are not quoted.
+    pub(crate) fn said(self, intent: &Intent) -> stateward_runtime::Failure {
+        match self {
+            Self::Etcd(error) if !intent.adopt.is_empty() => {
+                stateward_runtime::Failure::Failed(crate::adopted::in_own_words(&error).to_owned())
+            }
+            other => other.into(),
+        }
+    }
+}
+
+impl From<Failure> for stateward_runtime::Failure {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::General(failure) => failure,
+            Failure::Kubernetes(error) => Self::Kubernetes(error),
+            failure @ (Failure::Etcd(_) | Failure::Nobody | Failure::Unknown) => Self::Failed(failure.to_string()),
+        }
+    }
+}
+
+impl From<crate::client::Error> for Failure {
+    fn from(error: crate::client::Error) -> Self {
+        if error.is_for_now() {
+            Self::General(stateward_runtime::Failure::NotYet(error.to_string()))
+        } else {
+            Self::Etcd(error)
+        }
+    }
+}
+
+impl From<tls::Refused> for Failure {
+    fn from(refused: tls::Refused) -> Self {
+        match refused {
+            tls::Refused::Guard(why) => guard_failed(why),
+            tls::Refused::Words(words) => stateward_runtime::Failure::Failed(words).into(),
+            // The next look tells of it.
+            taken @ tls::Refused::Taken(_) => guard_failed(taken.to_string()),
+            tls::Refused::Kubernetes(error) => Self::Kubernetes(error),
+        }
+    }
+}
+
+/// Executes what was planned for an EtcdCluster.
+pub(crate) struct Executor<'a> {
+    driver: &'a Clusters,
+    shared: &'a Shared,
+    step: &'a Step<'a, Clusters>,
+    key: &'a Key,
+    cluster: &'a EtcdCluster,
+    intent: &'a Intent,
+    world: &'a World,
+    means: &'a Means,
+}
+
+impl<'a> Executor<'a> {
+    pub(crate) fn new(driver: &'a Clusters, shared: &'a Shared, step: &'a Step<'a, Clusters>) -> Self {
+        Self {
+            driver,
+            shared,
+            step,
+            key: step.key,
+            cluster: step.object,
+            intent: step.intent,
+            world: &step.observed.world,
+            means: &step.observed.means,
+        }
+    }
+
+    /// Everything that an effect rests on is still so. What is about Secrets evaluates its guards with what it reads itself, and
+    /// writes with the versions of that.
+    pub(crate) async fn holds(&self, effect: &Effect) -> Result<(), Failure> {
+        if matches!(
+            effect,
+            Effect::IssueCertificates { .. } | Effect::TrustAuthorities { .. }
+        ) {
+            return Ok(());
+        }
+        self.must_hold(&self.guards(effect)).await
+    }
+
+    pub(crate) async fn execute(&self, effect: &Effect) -> Result<(), Failure> {
+        self.act(effect, &self.guards(effect)).await
+    }
+
+    async fn act(&self, effect: &Effect, guards: &[Guard]) -> Result<(), Failure> {
+        let (runtime, caches) = (&self.shared.runtime, &self.shared.caches);
+        let precondition = precondition(guards);
+        let whose = |meta: &ObjectMeta| match self.is_ours(meta) {
+            true => Whose::Ours,
+            false => Whose::Theirs,
+        };
+        match effect {
+            Effect::ApplyPeerService => {
+                let service = manifests::peer_service(self.cluster);
+                self.apply(service, Some((&caches.services, self.key))).await
+            }
+            Effect::ApplyClientService => {
+                let service = manifests::client_service(self.cluster);
+                self.apply(service, Some((&caches.services, self.key))).await
+            }
+            Effect::ApplyBudget => {
+                let budget = manifests::budget(self.cluster);
+                self.apply(budget, Some((&caches.budgets, self.key))).await
+            }
+            Effect::CreateClaim { member } => {
+                let claim = manifests::claim(self.cluster, member);
+                Ok(objects::create(runtime, &claim, &caches.claims, whose).await?)
+            }
+            Effect::CreatePod {
+                member,
+                launch,
+                version,
+                tls,
+            } => {
+                let pod = self.pod(member, launch, version, *tls);
+                Ok(objects::create_pod(runtime, &pod, &caches.pods, whose).await?)
+            }
+            Effect::TryPod {
+                member,
+                launch,
+                version,
+                tls,
+            } => Ok(objects::try_pod(runtime, &self.pod(member, launch, version, *tls)).await?),
+            Effect::CheckNodesEnded { .. } | Effect::CompareAgain { .. } => Ok(()), // Their guards have looked.
+            Effect::SealPod { member, uid } => self.seal(member, uid).await,
+            Effect::RelabelPod { member, uid } => {
+                let pod = self.known_pod(member, uid)?;
+                let mut patch = manifests::relabel(self.cluster, self.intent, member, &pod);
+                patch["metadata"]["uid"] = json!(uid.0);
+                self.patch(&member.0, &patch, &caches.pods).await
+            }
+            Effect::DeletePod { member, uid, how } => {
+                let params = match how {
+                    Stop::Force => DeleteParams::default().grace_period(0),
+                    Stop::Restart | Stop::Gone | Stop::Hibernate | Stop::Replaced => DeleteParams::default(),
+                };
+                let version = self.means.pod_versions.get(member).cloned();
+                let version = version.filter(|_| precondition.unmodified);
+                let of_cluster = (&caches.pods, self.key);
+                Ok(objects::delete(runtime, &self.named(&member.0), uid, version, params, of_cluster).await?)
+            }
+            Effect::DeleteClaim { member, uid, .. } | Effect::DeleteUnstartedClaim { member, uid, .. } => {
+                let (params, of_cluster) = (DeleteParams::background(), (&caches.claims, self.key));
+                Ok(objects::delete(runtime, &self.named(&member.0), uid, None, params, of_cluster).await?)
+            }
+            Effect::GrowClaim { member, uid, .. } => {
+                let request = self
+                    .cluster
+                    .claim_spec()
+                    .resources
+                    .and_then(|resources| resources.requests);
+                let patch = json!({"metadata": {"uid": uid.0}, "spec": {"resources": {"requests": request}}});
+                self.patch(&member.0, &patch, &caches.claims).await
+            }
+            Effect::Tell(note) => {
+                runtime.events.tell(self.cluster, note);
+                Ok(())
+            }
+            Effect::IssueCertificates { next } => {
+                Ok(tls::issue(self.shared, self.key, self.cluster, self.intent, *next).await?)
+            }
+            Effect::RequestCertificates => Ok(tls::request(self.shared, self.key, self.cluster).await?),
+            Effect::RenewAuthority => Ok(tls::renew_authority(self.shared, self.key, self.cluster).await?),
+            Effect::TrustAuthorities { authorities } => {
+                Ok(tls::trust(self.shared, self.key, self.cluster, self.intent, authorities, guards).await?)
+            }
+            Effect::TakeBackup { name, version } => match manifests::upgrade_backup(self.cluster, name, version) {
+                Some(backup) => self.apply(backup, None).await,
+                None => Err(Failure::Unknown),
+            },
+            Effect::ApplyBackup => match manifests::kept_backup(self.cluster) {
+                Some(backup) => self.apply(backup, None).await,
+                None => Err(Failure::Unknown),
+            },
+            Effect::DropBackup { uid } => {
+                let backup = self.named(&names::kept_backup(&self.key.name));
+                let (params, itself) = (DeleteParams::background(), (&caches.backups, &backup));
+                objects::delete(runtime, &backup, uid, None, params, itself).await?;
+                // The cache has it already, so its worker does not hear of it from the watch.
+                runtime.workers.wake(Backup::NAME, &backup);
+                Ok(())
+            }
+            Effect::RequestRestore { name, backup } => self.request_restore(name, backup).await,
+            Effect::AddMember { .. }
+            | Effect::Promote { .. }
+            | Effect::RemoveMember { .. }
+            | Effect::ReleaseMember { .. }
+            | Effect::UpdatePeerUrl { .. }
+            | Effect::MoveLeader { .. }
+            | Effect::Compact { .. }
+            | Effect::Defragment { .. }
+            | Effect::Disarm { .. }
+            | Effect::EnableDowngrade { .. }
+            | Effect::CancelDowngrade { .. } => self.act_on_etcd(effect).await,
+        }
+    }
+
+    /// A member's pod.
+    fn pod(&self, member: &MemberName, launch: &Launch, version: &EtcdVersion, tls: TlsStage) -> Pod {
+        let (trusts, image) = (self.means.trusts.as_ref(), &self.shared.config.agent_image);
+        manifests::pod(self.cluster, self.intent, member, launch, version, tls, trusts, image)
+    }
+
+    fn named(&self, name: &str) -> Key {
+        Key::new(self.key.namespace.clone(), name)
+    }
+
+    fn is_ours(&self, meta: &ObjectMeta) -> bool {
+        is_owned(meta, &self.intent.uid.0)
+    }
+
+    /// Makes an object, or makes it what the cluster's spec says. An EtcdBackup is not put into a cache (`None`): the watch brings
+    /// it to its own worker, which would not be told otherwise.
+    async fn apply<K: Object>(&self, object: K, index: Option<(&Index<K>, &Key)>) -> Result<(), Failure> {
+        let is_ours = |meta: &ObjectMeta| self.is_ours(meta);
+        Ok(objects::apply(&self.shared.runtime, object, index, is_ours).await?)
+    }
+
+    async fn patch<K: Object>(&self, name: &str, patch: &serde_json::Value, index: &Index<K>) -> Result<(), Failure> {
+        let put = |patched| index.put(patched);
+        Ok(objects::patch(&self.shared.runtime, &self.named(name), patch, put).await?)
+    }
+
+    /// An EtcdRestore of this cluster's own, which goes with it.
+    async fn request_restore(&self, name: &str, backup: &str) -> Result<(), Failure> {
+        let mut restore = EtcdRestore::new(
+            name,
+            EtcdRestoreSpec {
+                etcd_cluster: ObjectName {
+                    name: self.key.name.clone(),
+                },
+                backup_ref: Some(ObjectName { name: backup.into() }),
+                ..EtcdRestoreSpec::default()
+            },
+        );
+        restore.metadata.owner_references = Some(vec![manifests::owner(self.cluster)]);
+        restore.metadata.labels = Some(names::cluster_labels(&self.key.name));
+        match self
+            .shared
+            .runtime
+            .api::<EtcdRestore>(&self.key.namespace)
+            .create(&PostParams::default(), &restore)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(error) if is_code(&error, 409) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn known_pod(&self, member: &MemberName, uid: &Uid) -> Result<Arc<Pod>, Failure> {
+        let pod = self.shared.caches.pods.named(self.key, &member.0);
+        pod.filter(|pod| pod.metadata.uid.as_deref() == Some(&uid.0))
+            .ok_or_else(|| guard_failed(format!("the pod {member} is another one now")))
+    }
+
+    async fn seal(&self, member: &MemberName, uid: &Uid) -> Result<(), Failure> {
+        let pod = self.known_pod(member, uid)?;
+        let tls = pod
+            .annotations()
+            .get(launch::TLS)
+            .is_some_and(|stage| *stage == format!("{:?}", TlsStage::On));
+        let annotations = launch::annotations(self.intent, member, &Launch::Sealed, tls);
+        let patch = json!({"metadata": {"uid": uid.0, "annotations": annotations}});
+        self.patch(&member.0, &patch, &self.shared.caches.pods).await
+    }
+}

@@ -1,0 +1,374 @@
+//! Against real servers, every version that is at hand.
+
+#[path = "client_support/mod.rs"]
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use stateward_etcd::cluster::{Alarm, MemberId};
+use stateward_etcd_driver::client::messages::{DeleteRangeRequest, RangeRequest};
+use stateward_etcd_driver::client::{Asked, Client, Downgrade, Error, Timeouts, Tls, ask, hash_of_data, prove_list};
+use support::{Etcd, Program, Start, free_port, programs, until};
+
+async fn answers(client: &Client) -> Asked {
+    until("an answer with a leader", async || {
+        ask(client).await.ok().filter(|asked| asked.answer.leader.is_some())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_member_tells_about_itself_and_a_quorum_proves_the_list() {
+    for program in programs() {
+        let etcd = Etcd::first(&program, &[]);
+        let client = etcd.client();
+        let answer = answers(&client).await.answer;
+        assert_eq!(answer.version, program.version);
+        assert_eq!(answer.leader, Some(answer.id));
+        assert!(!answer.learner && answer.db_size > 0);
+        let list = until("a proven list with a name", async || {
+            let list = prove_list(&client, &answer).await.ok()?;
+            list.members[0].name.is_some().then_some(list)
+        })
+        .await;
+        assert_eq!(list.cluster, answer.cluster);
+        assert_eq!(list.members.len(), 1);
+        assert_eq!(list.members[0].peer_urls, std::slice::from_ref(&etcd.peer_url));
+        assert!(client.member_list(false).await.expect("a list").members[0].client_urls[0].contains("127.0.0.1"));
+
+        client.put("a", "1").await.expect("put");
+        assert_eq!(client.get("a").await.expect("get"), Some(b"1".to_vec()));
+        assert_eq!(
+            client.range(RangeRequest::count_of_all(0)).await.expect("count").count,
+            1
+        );
+        let gone = client
+            .delete_range(DeleteRangeRequest {
+                key: b"a".to_vec(),
+                range_end: Vec::new(),
+            })
+            .await;
+        assert_eq!(gone.expect("delete").deleted, 1);
+
+        assert_eq!(
+            client.member_remove(MemberId(1)).await.expect_err("no such member"),
+            Error::MemberNotFound
+        );
+        let taken = client.member_add(&etcd.peer_url, false).await;
+        assert!(matches!(taken, Err(Error::AlreadyThere(_))), "{taken:?}");
+    }
+}
+
+#[tokio::test]
+async fn learners_join_and_are_promoted_when_they_have_caught_up() {
+    for program in programs().into_iter().filter(|program| program.version.has_learners()) {
+        let several = if program.version.has_max_learners() {
+            &["--max-learners=2"][..]
+        } else {
+            &[]
+        };
+        let first = Etcd::first(&program, several);
+        let client = first.client();
+        let leader = answers(&client).await.answer;
+        let port = free_port();
+        let url = format!("http://127.0.0.1:{port}");
+        let added = client
+            .member_add(&url, true)
+            .await
+            .expect("added")
+            .member
+            .expect("its line");
+        let second = client.member_add("http://127.0.0.1:1", true).await;
+        if program.version.has_max_learners() {
+            let id = MemberId(second.expect("two learners from 3.6 on").member.expect("its line").id);
+            client.member_remove(id).await.expect("removed");
+        } else {
+            assert!(matches!(second, Err(Error::NotYet(_))), "{second:?}");
+        }
+        let early = client
+            .member_promote(MemberId(added.id))
+            .await
+            .expect_err("it has not started");
+        assert!(early.is_for_now(), "{early:?}");
+
+        let initial = format!("m1={},m2={url}", first.peer_url);
+        let start = Start {
+            name: "m2",
+            peer_port: port,
+            state: "existing",
+            initial_cluster: &initial,
+            extra: Vec::new(),
+        };
+        let second = Etcd::start(&program, start);
+        let learner = second.client();
+        let asked = answers(&learner).await.answer;
+        assert!(asked.learner && asked.list.is_empty());
+        assert_eq!(asked.cluster, leader.cluster);
+        until("the promotion", async || {
+            client.member_promote(MemberId(added.id)).await.ok()
+        })
+        .await;
+        // which of the two a version says depends on what it looks at first
+        let again = client.member_promote(MemberId(added.id)).await;
+        assert!(matches!(again, Err(Error::NotALearner | Error::NotYet(_))), "{again:?}");
+
+        // right after a promotion etcd refuses to add: the strict reconfiguration check
+        let refused = client.member_add("http://127.0.0.1:1", true).await;
+        assert!(matches!(refused, Err(Error::NotYet(_))), "{refused:?}");
+
+        // leadership moves, and only the leader can move it
+        let wrong = until("the learner to know that it votes", async || {
+            let error = learner.move_leader(MemberId(added.id)).await.err()?;
+            (!matches!(&error, Error::Refused(why) if why.contains("learner"))).then_some(error)
+        })
+        .await;
+        assert!(matches!(wrong, Error::NotYet(_)), "{wrong:?}");
+        until("the hand-over", async || {
+            client.move_leader(MemberId(added.id)).await.ok()
+        })
+        .await;
+        until("the new leader", async || {
+            let asked = ask(&client).await.ok()?;
+            (asked.answer.leader == Some(MemberId(added.id))).then_some(())
+        })
+        .await;
+        let listed = client
+            .member_update(MemberId(added.id), "http://localhost:4711")
+            .await
+            .expect("updated");
+        assert!(
+            listed
+                .members
+                .iter()
+                .any(|member| member.peer_urls == ["http://localhost:4711"])
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_quorum_nothing_is_proven() {
+    for program in programs() {
+        let mut first = Etcd::first(&program, &[]);
+        let client = first.client();
+        let asked = answers(&client).await;
+        // a second voter that never starts: one of two is no quorum
+        until("a second voter", async || {
+            client.member_add("http://127.0.0.1:1", false).await.ok()
+        })
+        .await;
+        let quick = client.with_request_timeout(Duration::from_millis(700));
+        until("the loss to show", async || {
+            prove_list(&quick, &asked.answer).await.err()
+        })
+        .await;
+        // its own word is still to be had
+        let alone = ask(&quick).await.expect("it answers");
+        assert_eq!(alone.answer.list.len(), 2);
+        first.kill();
+        assert!(matches!(ask(&quick).await, Err(Error::Unreachable(_))));
+    }
+}
+
+#[tokio::test]
+async fn space_that_ran_out_is_seen_and_given_back() {
+    for program in programs() {
+        let etcd = Etcd::first(&program, &["--quota-backend-bytes=4194304"]);
+        let client = etcd.client();
+        answers(&client).await;
+        let value = vec![b'x'; 256 << 10];
+        let full = loop {
+            if let Err(error) = client.put("big", value.clone()).await {
+                break error;
+            }
+        };
+        assert!(matches!(full, Error::NoSpace(_)), "{full:?}");
+        let asked = until("the alarm", async || {
+            ask(&client).await.ok().filter(|asked| !asked.alarms.is_empty())
+        })
+        .await;
+        assert_eq!(asked.alarms, [(asked.answer.id, Alarm::NoSpace)]);
+
+        let revision = client.get_revision().await;
+        client.compact(revision, true).await.expect("compacted");
+        client.defragment().await.expect("defragmented");
+        client.disarm(asked.answer.id, Alarm::NoSpace).await.expect("disarmed");
+        assert!(ask(&client).await.expect("an answer").alarms.is_empty());
+        client.put("small", "fits").await.expect("room again");
+    }
+}
+
+trait Revision {
+    async fn get_revision(&self) -> i64;
+}
+impl Revision for Client {
+    async fn get_revision(&self) -> i64 {
+        let read = RangeRequest {
+            key: b"none".to_vec(),
+            ..RangeRequest::default()
+        };
+        self.range(read)
+            .await
+            .expect("a read")
+            .header
+            .expect("its header")
+            .revision
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_is_streamed_and_checked() {
+    for program in programs() {
+        let etcd = Etcd::first(&program, &[]);
+        let client = etcd.client();
+        answers(&client).await;
+        client.put("a", vec![b'x'; 300 << 10]).await.expect("put");
+        let mut stream = Box::pin(client.snapshot(Arc::default()).await.expect("a stream"));
+        let mut total = 0;
+        while let Some(piece) = stream.next().await {
+            total += piece.expect("unharmed").len();
+        }
+        assert!(total > 300 << 10);
+        assert_eq!(total % 512, 32, "the database and its trailer");
+    }
+}
+
+#[tokio::test]
+async fn calls_that_a_version_lacks_say_so() {
+    for program in programs() {
+        let etcd = Etcd::first(&program, &[]);
+        let client = etcd.client();
+        answers(&client).await;
+        let version = &program.version;
+        if version.at_least(3, 3, 0) {
+            client.hash_kv(0).await.expect("a hash");
+        }
+        let target = format!("3.{}.0", version.minor() - 1);
+        let asked = client.downgrade(Downgrade::Validate, &target).await;
+        if version.at_least(3, 5, 0) {
+            // 3.5 knows the call; whether it allows it is its own matter
+            assert!(!matches!(asked, Err(Error::Unsupported(_))), "{asked:?}");
+        } else {
+            assert!(matches!(asked, Err(Error::Unsupported(_))), "{asked:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_address_is_dialled_and_another_name_verified() {
+    let program: Program = programs().pop().expect("one");
+    let (etcd, given) = Etcd::with_tls(&program, "m1.c.ns.svc");
+    let user = (given.user.as_bytes(), given.user_key.as_bytes());
+    let tls = Tls::new(given.ca.as_bytes(), Some(user)).expect("certificates");
+    answers(&etcd.tls_client(&tls, "m1.c.ns.svc")).await;
+
+    let other_name = ask(&etcd.tls_client(&tls, "m2.c.ns.svc")).await;
+    let says_why = |why: &str| why.contains("certificate is not for the name m2.c.ns.svc") && why.len() < 200;
+    assert!(
+        matches!(&other_name, Err(Error::Handshake(why)) if says_why(why)),
+        "{other_name:?}"
+    );
+    let nobody = Tls::new(given.ca.as_bytes(), None).expect("certificates");
+    let refused = ask(&etcd.tls_client(&nobody, "m1.c.ns.svc")).await;
+    assert!(matches!(refused, Err(Error::Unreachable(_))), "{refused:?}");
+    let plain = Client::new(etcd.client, None, Timeouts::default()).expect("a client");
+    assert!(matches!(
+        ask(&plain).await,
+        Err(Error::Unreachable(_) | Error::TimedOut(_))
+    ));
+    assert!(Tls::new(b"no certificate", None).is_err());
+}
+
+#[tokio::test]
+async fn under_corrupt_a_quorum_proves_the_list_and_data_can_be_compared() {
+    for program in programs()
+        .into_iter()
+        .filter(|program| program.version.at_least(3, 3, 0))
+    {
+        // given a member that serves
+        let etcd = Etcd::first(&program, &[]);
+        let client = etcd.client();
+        let answer = answers(&client).await.answer;
+        client.put("key", "value").await.expect("written");
+        assert_eq!(hash_of_data(&client).await.expect("an answer"), None);
+        // when CORRUPT is raised for itself, for a member that is not in the list, and for nobody
+        let raised = [answer.id, MemberId(0x1234), MemberId(0)];
+        for id in raised {
+            client.raise(id, Alarm::Corrupt).await.expect("raised");
+        }
+        // then all of them are told,
+        let mut told = ask(&client).await.expect("an answer").alarms;
+        told.sort_unstable();
+        let mut expected = raised.map(|id| (id, Alarm::Corrupt));
+        expected.sort_unstable();
+        assert_eq!(told, expected, "{}", program.version);
+        // writes are refused while reads and the proof of the list go on,
+        let refused = client.put("key", "other").await.expect_err("refused");
+        assert!(refused.to_string().contains("corrupt cluster"), "{refused}");
+        assert_eq!(client.get("key").await.expect("read"), Some(b"value".to_vec()));
+        prove_list(&client, &answer).await.expect("a quorum proves the list");
+        // the data has a hash that stands still,
+        let hash = hash_of_data(&client).await.expect("an answer").expect("a hash");
+        assert_eq!(hash_of_data(&client).await.expect("an answer"), Some(hash));
+        assert!(hash.revision >= 2, "{hash}");
+        // and when every alarm is disarmed, writes are taken again.
+        for id in raised {
+            assert!(client.put("key", "other").await.is_err());
+            client.disarm(id, Alarm::Corrupt).await.expect("disarmed");
+        }
+        client.put("key", "other").await.expect("written");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_handshake_is_told_apart_from_silence() {
+    // Given somebody who listens and does not speak TLS, and nobody,
+    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = plain.local_addr().expect("an address");
+    let server = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = plain.accept().await {
+            let _gone = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let ca = rcgen::generate_simple_self_signed(["member".to_owned()]).expect("a certificate");
+    let tls = Tls::new(ca.cert.pem().as_bytes(), None).expect("usable");
+    // when both are asked with TLS,
+    let ask_at = async |address| {
+        let client = Client::new(address, Some((&tls, "member")), Timeouts::default()).expect("a client");
+        ask(&client).await.expect_err("no etcd is there")
+    };
+    let (handshake, silence) = (
+        ask_at(address).await,
+        ask_at(([127, 0, 0, 1], free_port()).into()).await,
+    );
+    server.abort();
+    // then the first one fails for its handshake.
+    assert!(matches!(handshake, Error::Handshake(_)), "{handshake}");
+    assert!(matches!(silence, Error::Unreachable(_)), "{silence}");
+}
+
+#[tokio::test]
+async fn whether_authentication_is_enabled_can_be_asked_of_any_version() {
+    for program in programs() {
+        let etcd = Etcd::first(&program, &[]);
+        let client = etcd.client();
+        answers(&client).await;
+        let enabled = client.is_auth_enabled().await.expect("an answer");
+        assert!(!enabled, "{}", program.version);
+    }
+}
+
+#[tokio::test]
+async fn one_self_signed_certificate_serves_as_ca_and_leaf() {
+    for program in programs() {
+        // Given a member with a certificate of the old operator's users,
+        let (etcd, given) = Etcd::with_one_certificate(&program, "m1.c.ns.svc");
+        let user = (given.user.as_bytes(), given.user_key.as_bytes());
+        // then it is talked to under its name, and under no other.
+        let tls = Tls::new(given.ca.as_bytes(), Some(user)).expect("certificates");
+        answers(&etcd.tls_client(&tls, "m1.c.ns.svc")).await;
+        let other_name = ask(&etcd.tls_client(&tls, "m2.c.ns.svc")).await;
+        assert!(matches!(other_name, Err(Error::Handshake(_))), "{other_name:?}");
+    }
+}

@@ -1,0 +1,245 @@
+//! EtcdCluster as a [`Kind`]: what the worker needs to drive it.
+
+use crate::api::EtcdCluster;
+use crate::api::etcd_cluster::{EtcdClusterStatus, TlsStatus};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use stateward_core::conditions::{self, types};
+use stateward_core::kind::{Action, Kind, Plan, Trouble};
+
+use super::{Effect, Intent, LATER, Reason, Record, Report, World, status};
+
+/// EtcdCluster.
+pub struct Cluster;
+
+/// What an operator decides where an EtcdCluster says nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// Clusters that say nothing of storage keep their data only as long as their pods live, as with the old operator.
+    pub ephemeral_by_default: bool,
+}
+
+impl Kind for Cluster {
+    const NAME: &'static str = "EtcdCluster";
+
+    type Object = EtcdCluster;
+    type Status = EtcdClusterStatus;
+    type Intent = Intent;
+    type Memory = Record;
+    type World = World;
+    type Report = Report;
+    type Action = Effect;
+    type Settings = Settings;
+
+    fn memory(status: &EtcdClusterStatus) -> Record {
+        status::record(status)
+    }
+
+    fn intent(cluster: &EtcdCluster, record: &Record, settings: &Settings) -> Result<Intent, String> {
+        match Intent::of(cluster, settings.ephemeral_by_default) {
+            Ok(intent) => Ok(intent.at(record)),
+            Err(problem) => Err(problem.to_string()),
+        }
+    }
+
+    fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan<Self> {
+        let plan = super::plan(intent, record, world, now);
+        Plan {
+            memory: plan.record,
+            report: plan.report,
+            actions: plan.effects,
+            // The driver is told by itself when a silent member speaks.
+            wake: plan
+                .wake
+                .map(|wake| if plan.awaits_word { wake.max(LATER) } else { wake }),
+        }
+    }
+
+    fn status(
+        cluster: &EtcdCluster,
+        intent: &Intent,
+        world: &World,
+        plan: &Plan<Self>,
+        now: Timestamp,
+    ) -> EtcdClusterStatus {
+        let old = Self::stored(cluster);
+        let mut new = status::status(&old, intent, &plan.memory, &plan.report, now);
+        if let Some(end) = world.certificates_end {
+            let tls = new.tls.get_or_insert_with(|| TlsStatus {
+                clients: intent.client_tls,
+                ..TlsStatus::default()
+            });
+            tls.not_after = Some(Time(end));
+        }
+        // What of the spec should not be there, where nothing worse is to be said.
+        if let Some(problem) = cluster.tolerated().first()
+            && !conditions::is_true(&new.conditions, types::DEGRADED)
+        {
+            let trouble = Trouble {
+                reason: Reason::InvalidSpec.as_str(),
+                message: problem.to_string(),
+            };
+            degrade(&mut new, &old, &trouble, now);
+        }
+        new
+    }
+
+    fn refused(cluster: &EtcdCluster, why: &str, now: Timestamp) -> EtcdClusterStatus {
+        let generation = cluster.metadata.generation.unwrap_or(0);
+        status::refused(&Self::stored(cluster), generation, why, now)
+    }
+
+    fn say(new: &mut EtcdClusterStatus, old: &EtcdClusterStatus, trouble: &Trouble, now: Timestamp) {
+        degrade(new, old, trouble, now);
+        new.waiting.clone_from(&trouble.message);
+    }
+
+    /// Mere text can wait, and who is ready while members come and go.
+    fn can_wait(old: &EtcdClusterStatus, new: &EtcdClusterStatus) -> bool {
+        let turns = |status: &EtcdClusterStatus| -> Vec<_> {
+            let conditions = status.conditions.iter();
+            conditions
+                .map(|condition| (condition.type_.clone(), condition.status))
+                .collect()
+        };
+        old.phase == new.phase
+            && (old.members == new.members || conditions::is_true(&new.conditions, types::PROGRESSING))
+            && old.observed_generation == new.observed_generation
+            && turns(old) == turns(new)
+    }
+}
+
+/// Degraded, whatever the plan alone would say.
+fn degrade(new: &mut EtcdClusterStatus, old: &EtcdClusterStatus, trouble: &Trouble, now: Timestamp) {
+    let condition = trouble.condition().observed(new.observed_generation);
+    conditions::turn(&mut new.conditions, &old.conditions, condition, &Time(now));
+}
+
+/// Actions of the same group go together.
+#[derive(PartialEq, Eq)]
+enum Group {
+    Objects,
+    Pods,
+    Stops,
+    Alone,
+}
+
+fn group(effect: &Effect) -> Group {
+    match effect {
+        Effect::ApplyPeerService
+        | Effect::ApplyClientService
+        | Effect::ApplyBudget
+        | Effect::CreateClaim { .. }
+        | Effect::SealPod { .. } => Group::Objects,
+        Effect::CreatePod { .. } => Group::Pods,
+        Effect::DeletePod { .. } => Group::Stops,
+        Effect::TryPod { .. }
+        | Effect::CheckNodesEnded { .. }
+        | Effect::RelabelPod { .. }
+        | Effect::DeleteClaim { .. }
+        | Effect::DeleteUnstartedClaim { .. }
+        | Effect::GrowClaim { .. }
+        | Effect::AddMember { .. }
+        | Effect::Promote { .. }
+        | Effect::RemoveMember { .. }
+        | Effect::ReleaseMember { .. }
+        | Effect::UpdatePeerUrl { .. }
+        | Effect::MoveLeader { .. }
+        | Effect::Compact { .. }
+        | Effect::Defragment { .. }
+        | Effect::CompareAgain { .. }
+        | Effect::Disarm { .. }
+        | Effect::EnableDowngrade { .. }
+        | Effect::CancelDowngrade { .. }
+        | Effect::IssueCertificates { .. }
+        | Effect::RequestCertificates
+        | Effect::RenewAuthority
+        | Effect::TrustAuthorities { .. }
+        | Effect::TakeBackup { .. }
+        | Effect::ApplyBackup
+        | Effect::DropBackup { .. }
+        | Effect::RequestRestore { .. }
+        | Effect::Tell(_) => Group::Alone,
+    }
+}
+
+impl Action for Effect {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::ApplyPeerService | Self::ApplyClientService => "apply_service",
+            Self::ApplyBudget => "apply_budget",
+            Self::CreateClaim { .. } => "create_claim",
+            Self::CreatePod { .. } => "create_pod",
+            Self::TryPod { .. } => "try_pod",
+            Self::CheckNodesEnded { .. } => "check_nodes",
+            Self::SealPod { .. } => "seal_pod",
+            Self::RelabelPod { .. } => "relabel_pod",
+            Self::DeletePod { .. } => "delete_pod",
+            Self::DeleteClaim { .. } | Self::DeleteUnstartedClaim { .. } => "delete_claim",
+            Self::GrowClaim { .. } => "grow_claim",
+            Self::AddMember { .. } => "add_member",
+            Self::Promote { .. } => "promote",
+            Self::RemoveMember { .. } => "remove_member",
+            Self::ReleaseMember { .. } => "release_member",
+            Self::UpdatePeerUrl { .. } => "update_peer_url",
+            Self::MoveLeader { .. } => "move_leader",
+            Self::Compact { .. } => "compact",
+            Self::Defragment { .. } => "defragment",
+            Self::CompareAgain { .. } => "compare_again",
+            Self::Disarm { .. } => "disarm",
+            Self::EnableDowngrade { .. } => "enable_downgrade",
+            Self::CancelDowngrade { .. } => "cancel_downgrade",
+            Self::IssueCertificates { .. } => "issue_certificates",
+            Self::RequestCertificates => "request_certificates",
+            Self::RenewAuthority => "renew_authority",
+            Self::TrustAuthorities { .. } => "trust_authorities",
+            Self::TakeBackup { .. } => "take_backup",
+            Self::ApplyBackup => "apply_backup",
+            Self::DropBackup { .. } => "drop_backup",
+            Self::RequestRestore { .. } => "request_restore",
+            Self::Tell(_) => "tell",
+        }
+    }
+
+    fn is_note(&self) -> bool {
+        matches!(self, Self::Tell(_))
+    }
+
+    fn goes_with(&self, next: &Self) -> bool {
+        let group = group(self);
+        group != Group::Alone && group == self::group(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stateward_core::conditions::{Condition, ConditionStatus};
+
+    use super::*;
+
+    #[test]
+    fn a_trouble_that_stays_changes_nothing_in_the_status() {
+        let healthy = |now: Timestamp, old: &EtcdClusterStatus| {
+            let mut new = old.clone();
+            let condition = Condition::new(types::DEGRADED, ConditionStatus::False, "AsExpected", "");
+            conditions::set(&mut new.conditions, condition, &Time(now));
+            new.waiting = String::new();
+            new
+        };
+        let at = |second: i64| Timestamp::from_second(second).unwrap_or_default();
+        // given a status that tells of a trouble
+        let trouble = Trouble {
+            reason: stateward_core::reason::shared::POD_REFUSED,
+            message: "no".into(),
+        };
+        let first = healthy(at(1), &EtcdClusterStatus::default());
+        let mut told = healthy(at(2), &first);
+        Cluster::say(&mut told, &first, &trouble, at(2));
+        assert!(conditions::is_true(&told.conditions, types::DEGRADED));
+        // when a later reconcile says the same
+        let mut again = healthy(at(3), &told);
+        Cluster::say(&mut again, &told, &trouble, at(3));
+        // then nothing is to be written
+        assert_eq!(again, told);
+    }
+}
