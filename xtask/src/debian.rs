@@ -122,13 +122,10 @@ fn extract(archive: &Path, target: &Path) -> Result<()> {
 /// Downloads packages and what they depend on into `folder`, for a machine on which nothing is installed.
 fn closure(paths: &Paths, release: &str, packages: &[String], folder: &Path, label: &str) -> Result<()> {
     let apt = Apt::new(paths, release)?;
-    let nothing = folder.join("status");
-    fs::write(&nothing, "")?;
     fs::create_dir(folder.join("partial"))?;
     let download = || {
         let mut command = apt.get("-q");
         for (key, value) in [
-            ("Dir::State::Status", nothing.as_path()),
             ("Dir::Cache::Archives", folder),
             // Nobody else uses these folders, and the lock of the machine's own state needs root.
             ("Debug::NoLocking", Path::new("1")),
@@ -220,6 +217,7 @@ impl Apt {
         for folder in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(root.join(folder))?;
         }
+        fs::write(root.join("status"), "")?;
         let signed = if Path::new(KEYRING).exists() {
             format!("[signed-by={KEYRING}] ")
         } else {
@@ -241,6 +239,8 @@ impl Apt {
         let mut command = cmd("apt-get", [quiet]);
         let settings = [
             ("Dir::State::Lists", self.root.join("lists")),
+            // What this machine has installed, perhaps from elsewhere, does not matter.
+            ("Dir::State::Status", self.root.join("status")),
             ("Dir::Cache", self.root.join("cache")),
             ("Dir::Etc::SourceList", self.root.join("sources.list")),
             ("Dir::Etc::SourceParts", "/dev/null".into()),

@@ -47,7 +47,7 @@ pub(crate) fn suite(
     );
     // The newest kubectl that was built, otherwise Debian's.
     let built = paths.cache.join("kube").join(pins::KUBERNETES[0]);
-    let mut folders = vec![paths.helm(), built, paths.kubectl("1.20")];
+    let mut folders = vec![paths.helm(), built, paths.kubectl(pins::KUBECTL)];
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
     command.env("PATH", std::env::join_paths(folders)?);
     Ok(command)

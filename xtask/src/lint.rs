@@ -5,6 +5,7 @@
 
 mod dependencies;
 mod purity;
+mod standalone;
 
 use anyhow::{Context, Result};
 
@@ -34,6 +35,8 @@ pub(crate) fn run(paths: &Paths) -> Result<()> {
     dependencies::check(paths).context("lane failed: dependencies")?;
     eprintln!("lint: purity");
     purity::check(paths).context("lane failed: purity")?;
+    eprintln!("lint: standalone");
+    standalone::check(paths).context("lane failed: standalone")?;
     for (name, arguments) in GATES {
         if name == "deny" && !deny_is_installed() {
             eprintln!("lint: deny skipped: cargo-deny is not installed (cargo install --locked cargo-deny)");

@@ -16,6 +16,9 @@ pub(crate) const COREDNS: &str = "1.15.0";
 /// commit from before the operator lost its permission to change CRDs.
 pub(crate) const PREVIOUS: &str = "aa035f9243d54dbce6e1a85732f84cef02c942fc";
 
+/// The kubectl of Debian trixie, for tests and for people without one. Since 1.31, kubectl opens WebSockets.
+pub(crate) const KUBECTL: &str = "1.32";
+
 /// Helm, which tests the chart.
 pub(crate) const HELM: &str = "4.3.1";
 

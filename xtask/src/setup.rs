@@ -1,5 +1,5 @@
 //! `./x setup`: fetches what the embedded Kubernetes runs, without a compiler: images of two versions of etcd and of those
-//! that were compiled before, and the oldest supported kubectl. Every verb that needs them calls this first; it does nothing
+//! that were compiled before, and kubectl. Every verb that needs them calls this first; it does nothing
 //! if everything exists.
 
 use anyhow::{Context, Result};
@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use crate::debian;
 use crate::images::{self, Catalogue};
 use crate::paths::Paths;
+use crate::pins;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {}
@@ -38,10 +39,10 @@ pub(crate) fn ensure(paths: &Paths) -> Result<()> {
     }
     debian::files(
         paths,
-        "bookworm",
-        &["kubernetes-client"],
+        "trixie",
+        &["kubectl"],
         &["usr/bin/kubectl"],
-        &paths.kubectl("1.20"),
+        &paths.kubectl(pins::KUBECTL),
     )
 }
 

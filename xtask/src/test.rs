@@ -10,10 +10,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::paths::Paths;
 use crate::shell::cmd;
-use crate::{cargo, e2e, lint, setup};
+use crate::{cargo, e2e, lint, pins, setup};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Compile and test one crate without the others of the workspace, and nothing else: for example embedded-kube
+    #[arg(long, value_name = "CRATE")]
+    only: Option<String>,
     /// Arguments of `cargo test --workspace`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     cargo: Vec<String>,
@@ -21,10 +24,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     setup::ensure(paths).context("lane failed: setup")?;
-    lint::run(paths)?;
-    cargo::generate(paths, &cargo::Generate { check: true }).context("lane failed: generated files")?;
+    if args.only.is_none() {
+        lint::run(paths)?;
+        cargo::generate(paths, &cargo::Generate { check: true }).context("lane failed: generated files")?;
+    }
     let started = Instant::now();
-    let (passed, sum) = cargo_test(paths, &args.cargo)?;
+    let (passed, sum) = cargo_test(paths, args)?;
     let word = if passed { "ok" } else { "FAILED" };
     let Sum {
         passed: good,
@@ -40,7 +45,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     if !passed {
         bail!("lane failed: cargo test");
     }
-    if !args.cargo.is_empty() {
+    if args.only.is_some() || !args.cargo.is_empty() {
         return Ok(()); // only the given tests were requested
     }
     let program = cargo::build("stateward")?;
@@ -51,9 +56,9 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     crate::shell::run(suite.current_dir(&paths.checkout)).context("lane failed: end to end on the embedded Kubernetes")
 }
 
-/// Every available kubectl: Debian's old one, and a current one if it was built.
+/// Every available kubectl: Debian's, and the newest one that was built.
 fn kubectls(paths: &Paths) -> String {
-    let mut found = vec![paths.cache.join("kubectl/1.20/kubectl")];
+    let mut found = vec![paths.kubectl(pins::KUBECTL).join("kubectl")];
     let built = std::fs::read_dir(paths.cache.join("kube"))
         .into_iter()
         .flatten()
@@ -102,9 +107,14 @@ impl Sum {
     }
 }
 
-fn cargo_test(paths: &Paths, arguments: &[String]) -> Result<(bool, Sum)> {
-    let mut child = cmd("cargo", ["test", "--workspace", "--no-fail-fast"])
-        .args(arguments)
+fn cargo_test(paths: &Paths, args: &Args) -> Result<(bool, Sum)> {
+    let scope = match &args.only {
+        None => vec!["--workspace"],
+        Some(one) => vec!["--package", one],
+    };
+    let mut child = cmd("cargo", ["test", "--no-fail-fast"])
+        .args(scope)
+        .args(&args.cargo)
         .env("STATEWARD_CACHE", &paths.cache)
         .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"))
         .env("EMBEDDED_KUBE_ETCD_DIR", paths.cache.join("etcd"))

@@ -1,18 +1,88 @@
-//! Benchmarks the API server: `cargo run --release -p embedded-kube --example bench`.
+//! Benchmarks the API server and pods: `cargo run --release -p embedded-kube --example bench [SECONDS] [CREATES]`.
 
 use std::time::{Duration, Instant};
 
 use embedded_kube::Cluster;
 use futures::TryStreamExt;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, PostParams, WatchEvent, WatchParams};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use kube::api::{Api, DeleteParams, PostParams, WatchEvent, WatchParams};
+use kube::runtime::wait::{await_condition, conditions};
 use serde_json::json;
 
 const IN_FLIGHT: usize = 16;
 const WATCHES: usize = 4;
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+fn main() -> Outcome {
+    embedded_kube::enter_network()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        nodes().await?;
+        server().await
+    })
+}
+
+/// How often a thing is measured whose median counts.
+const ROUNDS: usize = 21;
+/// Pods at once.
+const MANY: usize = 30;
+
+/// Starts nodes, and pods on them.
+async fn nodes() -> Outcome {
+    let mut starts = Vec::new();
+    for _ in 0..5 {
+        let folder = tempfile::tempdir()?;
+        let began = Instant::now();
+        let cluster = Cluster::builder().folder(folder.path()).nodes(3).start().await?;
+        starts.push(began.elapsed());
+        cluster.stop().await;
+    }
+    println!("start with three nodes: ready after {:?}", median(&mut starts));
+    let cluster = Cluster::builder().nodes(3).start().await?;
+    let pods: Api<Pod> = Api::default_namespaced(cluster.client());
+    let pod = |name: &str| -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": name, "labels": {"app": "bench"}}, "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": "busybox", "command": ["sleep", "1000"]}]}}))
+        .unwrap_or_default()
+    };
+    // A service whose endpoints they become, as the pods of most workloads
+    let service =
+        json!({"metadata": {"name": "bench"}, "spec": {"selector": {"app": "bench"}, "ports": [{"port": 80}]}});
+    Api::<Service>::default_namespaced(cluster.client())
+        .create(&PostParams::default(), &serde_json::from_value(service)?)
+        .await?;
+    let mut times = Vec::new();
+    for round in 0..ROUNDS {
+        let name = format!("one-{round}");
+        let began = Instant::now();
+        pods.create(&PostParams::default(), &pod(&name)).await?;
+        await_condition(pods.clone(), &name, conditions::is_pod_running()).await?;
+        times.push(began.elapsed());
+        pods.delete(&name, &DeleteParams::default()).await?;
+        await_condition(pods.clone(), &name, |pod: Option<&Pod>| pod.is_none()).await?;
+    }
+    println!("one pod: running after {:?}", median(&mut times));
+    let began = Instant::now();
+    let names: Vec<String> = (0..MANY).map(|number| format!("many-{number}")).collect();
+    for name in &names {
+        pods.create(&PostParams::default(), &pod(name)).await?;
+    }
+    for name in &names {
+        await_condition(pods.clone(), name, conditions::is_pod_running()).await?;
+    }
+    println!("{MANY} pods at once: running after {:?}", began.elapsed());
+    cluster.stop().await;
+    Ok(())
+}
+
+fn median(times: &mut [Duration]) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+async fn server() -> Outcome {
     let folder = tempfile::tempdir()?;
     let began = Instant::now();
     let cluster = Cluster::builder().folder(folder.path()).start().await?;
@@ -66,12 +136,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 api.create(&PostParams::default(), &object).await?;
                 made += 1;
             }
-            Ok::<usize, Box<dyn std::error::Error + Send + Sync>>(made)
+            Outcome::Ok(made)
         }));
     }
     let mut made = 0;
     for writer in writers {
-        made += writer.await?.map_err(|e| e.to_string())?;
+        made += writer.await??;
     }
     let took = began.elapsed();
     println!(

@@ -57,7 +57,7 @@ pub(crate) fn serve(server: &Arc<Server>, info: &RequestInfo, accept: &str) -> R
     let registry = server.registry();
     let parts: Vec<&str> = info.path.split('/').filter(|p| !p.is_empty()).collect();
     if let ["openapi", rest @ ..] = parts.as_slice() {
-        return super::openapi::serve(&registry, rest, accept);
+        return super::openapi::serve(&registry, rest);
     }
     if let Some(form) = aggregated_form(accept)
         && let [root @ ("api" | "apis")] = parts.as_slice()

@@ -19,7 +19,6 @@ pub(crate) mod network;
 mod openapi;
 pub(crate) mod pki;
 mod pods;
-mod protobuf;
 mod request;
 mod resources;
 mod rest;

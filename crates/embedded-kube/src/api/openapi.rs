@@ -12,7 +12,7 @@ use super::errors::{Result, Status};
 use super::resources::Registry;
 use crate::schema::openapi::{self, Served};
 
-/// The documents built so far, by path and form.
+/// The documents built so far, by path.
 #[derive(Debug)]
 pub(crate) struct Documents {
     made: Mutex<HashMap<String, Bytes>>,
@@ -46,9 +46,8 @@ fn served(registry: &Registry) -> Vec<Served<'_>> {
 }
 
 /// Serves `/openapi/...`; `parts` is the rest of the path.
-pub(crate) fn serve(registry: &Registry, parts: &[&str], accept: &str) -> Result<Response<Body>> {
-    let protobuf = parts == ["v2"] && openapi::wants_protobuf(accept);
-    let key = format!("{} {protobuf}", parts.join("/"));
+pub(crate) fn serve(registry: &Registry, parts: &[&str]) -> Result<Response<Body>> {
+    let key = parts.join("/");
     let version = format!("v1.{MINOR}.0");
     let documents = &registry.documents;
     let known = documents
@@ -62,7 +61,6 @@ pub(crate) fn serve(registry: &Registry, parts: &[&str], accept: &str) -> Result
         None => {
             let served = served(registry);
             let made = match parts {
-                ["v2"] if protobuf => Some(openapi::v2_protobuf(&served, &version)),
                 ["v2"] => Some(openapi::v2_json(&served, &version)),
                 ["v3"] => Some(openapi::v3_index(&served, &documents.state).to_string().into_bytes()),
                 ["v3", "api", v] => openapi::v3(&served, "", v, &version),
@@ -79,13 +77,8 @@ pub(crate) fn serve(registry: &Registry, parts: &[&str], accept: &str) -> Result
         }
     };
     let mut response = Response::new(full(bytes));
-    let kind = if protobuf {
-        openapi::PROTOBUF
-    } else {
-        "application/json"
-    };
     response
         .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }

@@ -114,7 +114,7 @@ fn advice(setting: impl Fn(&str) -> Option<String>) -> String {
             .to_owned();
     }
     "in a container, its seccomp profile or its missing capabilities are the usual reason; start it with \
-     `--security-opt seccomp=unconfined`, or run this outside of it"
+     `--security-opt seccomp=unconfined --security-opt systempaths=unconfined`, or run this outside of it"
         .to_owned()
 }
 

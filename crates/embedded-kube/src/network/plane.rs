@@ -33,6 +33,11 @@ pub(crate) enum PlaneError {
     Kernel(#[from] MissingError),
     #[error("cannot set up the network of the pods ({0}): {1}")]
     SetUp(&'static str, io::Error),
+    #[error(
+        "pods need net.ipv4.ip_forward, and /proc/sys is read-only here, as in most containers: start the container with \
+         `--security-opt systempaths=unconfined`, or run this outside of it"
+    )]
+    ReadOnly,
     #[error("no network is free")]
     Full,
 }
@@ -80,7 +85,10 @@ impl Plane {
         // In a container that somebody else set up it may be so already, and not to be changed.
         const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
         if fs::read_to_string(FORWARD).is_ok_and(|text| text.trim() != "1") {
-            fs::write(FORWARD, "1").map_err(failed("net.ipv4.ip_forward"))?;
+            fs::write(FORWARD, "1").map_err(|error| match error.kind() {
+                io::ErrorKind::ReadOnlyFilesystem => PlaneError::ReadOnly,
+                _ => PlaneError::SetUp("net.ipv4.ip_forward", error),
+            })?;
         }
         let start = rand::rng().random_range(Range::CHOICES);
         // What the machine reaches there, pods could not reach.

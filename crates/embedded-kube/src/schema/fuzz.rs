@@ -158,7 +158,7 @@ proptest! {
             kind.validate_status(&object, &old);
         }
         let served = Served { group: "a.b", version: "v1", kind: "K", plural: "ks", namespaced: true, schema: Some(&schema) };
-        openapi::v2_protobuf(&[served], "v1");
+        openapi::v2_json(&[served], "v1");
         openapi::v3(&[served], "a.b", "v1", "v1");
     }
 

@@ -21,8 +21,7 @@
 //! Built-in kinds: [`builtin::decode`] (gives the object and its unknown fields; the error is a 400's message) and
 //! [`builtin::strict_error`].
 //!
-//! OpenAPI: [`openapi::v2_json`], [`openapi::v2_protobuf`] (when [`openapi::wants_protobuf`]; answer with
-//! [`openapi::PROTOBUF`]), [`openapi::v3_index`], [`openapi::v3`]: each builds bytes; keep them until a definition
+//! OpenAPI: [`openapi::v2_json`], [`openapi::v3_index`], [`openapi::v3`]: each builds bytes; keep them until a definition
 //! changes.
 //!
 //! Errors: [`error::FieldError`]: `Display` for messages, `cause()` for `details.causes`, [`error::aggregate`] for the

@@ -1,7 +1,7 @@
 //! The wire protocols of `exec`, `attach` and `port-forward`, on top of [`crate::streams::PodStreams`].
 //!
-//! Current clients open a WebSocket; older ones (kubectl up to 1.28) upgrade the connection to SPDY/3.1. Current kubectl
-//! forwards ports with SPDY inside a WebSocket. Each is turned into the same few things:
+//! Clients open a WebSocket; in it, kubectl forwards ports with SPDY. Clients that upgrade the connection itself to SPDY (kubectl
+//! before 1.31) are refused. What they ask for is turned into the same few things:
 //! - [`remote`]: a process with its streams, over a [`Link`] of numbered channels
 //! - [`forward`]: connections to ports
 //!
@@ -15,27 +15,21 @@ mod spdy;
 mod tests;
 mod websocket;
 
-use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Response, header};
 use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use tokio::sync::mpsc;
 
-use super::body::{Body, full};
+use super::body::Body;
 use super::errors::{Result, Status};
 use super::pods::{container, pod_ref};
 use super::rest::Call;
-use crate::streams::{ExecOptions, PodRef, PodStreams};
+use crate::streams::ExecOptions;
 
-/// The header in which SPDY clients name their inner protocol.
-const PROTOCOL: &str = "x-stream-protocol-version";
-const FORWARD: &str = "portforward.k8s.io";
 /// SPDY inside a WebSocket.
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
-const REMOTE_SPDY: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
 const CHANNELS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
 
 /// Something that came in on a channel, or goes out.
@@ -72,66 +66,15 @@ pub(crate) async fn serve(
     let Some(upgrade) = upgrade else {
         return Err(Status::bad_request("Upgrade request required"));
     };
-    let pod = pod_ref(pod);
-    let is = |wanted: &str| {
-        let value = head.headers.get(header::UPGRADE).and_then(|value| value.to_str().ok());
-        value.is_some_and(|value| value.eq_ignore_ascii_case(wanted))
-    };
+    let websocket = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"websocket");
+    if !head.headers.get(header::UPGRADE).is_some_and(websocket) {
+        return Err(Status::bad_request(
+            "only WebSockets are served here: use kubectl 1.31 or newer",
+        ));
+    }
+    head.extensions.insert(upgrade);
     let (stop, tasks) = (call.server.stop.clone(), call.server.tasks.clone());
-    if is("websocket") {
-        head.extensions.insert(upgrade);
-        return websocket::answer(head, action, pod, streams, stop, tasks).await;
-    }
-    if !is("SPDY/3.1") {
-        return Err(Status::bad_request("Upgrade request required"));
-    }
-    let offered = offered(&head.headers, PROTOCOL);
-    let known: &[&str] = match action {
-        Action::Run(..) => &REMOTE_SPDY,
-        Action::Forward(_) => &[FORWARD],
-    };
-    let Some(chosen) = known.iter().find(|name| offered.iter().any(|offer| offer == *name)) else {
-        let text = format!("unable to negotiate protocol: client supports {offered:?}, server supports {known:?}");
-        return Err(Status::new(403, "Forbidden", text));
-    };
-    tasks.spawn(async move {
-        let talk = async {
-            match upgrade.await {
-                Ok(socket) => serve_spdy(TokioIo::new(socket), action, pod, streams).await,
-                Err(error) => tracing::debug!(%error, "the client did not go on after the upgrade"),
-            }
-        };
-        stop.run_until_cancelled(talk).await;
-    });
-    let mut response = Response::new(full(Bytes::new()));
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(header::UPGRADE, HeaderValue::from_static("SPDY/3.1"));
-    headers.insert(PROTOCOL, HeaderValue::from_static(chosen));
-    Ok(response)
-}
-
-/// SPDY on a socket, or inside a WebSocket.
-async fn serve_spdy<S>(socket: S, action: Action, pod: PodRef, streams: Arc<dyn PodStreams>)
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static,
-{
-    let session = spdy::start(socket);
-    match action {
-        Action::Run(options, attach) => remote::over_spdy(session, options, attach, pod, streams).await,
-        Action::Forward(_) => forward::over_spdy(session, pod, streams).await,
-    }
-}
-
-/// All values of a header that may be repeated or hold a list.
-fn offered(headers: &HeaderMap, name: &str) -> Vec<String> {
-    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-    values
-        .flat_map(|value| value.split(','))
-        .map(|value| value.trim().to_owned())
-        .filter(|value| !value.is_empty())
-        .collect()
+    websocket::answer(head, action, pod_ref(pod), streams, stop, tasks).await
 }
 
 fn action(call: &Call, pod: &serde_json::Value) -> Result<Action> {

@@ -2,7 +2,6 @@
 //!
 //! Channels: 0 stdin, 1 stdout, 2 stderr, 3 the outcome as a Status object, 4 the terminal's size as JSON.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use super::spdy::{Event, Session, Writer};
 use super::{Link, Piece};
 use crate::api::errors::Status;
 use crate::streams::{ExecOptions, ExecSession, PodRef, PodStreams, TerminalSize};
@@ -23,8 +21,6 @@ pub(super) const STDERR: u8 = 2;
 pub(super) const OUTCOME: u8 = 3;
 pub(super) const RESIZE: u8 = 4;
 
-/// A client opens its streams right after the upgrade.
-const OPENING: Duration = Duration::from_secs(30);
 /// How long to wait for streams that children of a process hold open after its end.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// The size of one read.
@@ -156,111 +152,6 @@ fn outcome(code: i32) -> Value {
         "message": format!("command terminated with non-zero exit code: exit status {code}"),
         "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
     })
-}
-
-/// Waits for the requested streams, then runs the process on them.
-pub(super) async fn over_spdy(
-    mut session: Session,
-    options: ExecOptions,
-    attach: bool,
-    pod: PodRef,
-    streams: Arc<dyn PodStreams>,
-) {
-    let wanted = [
-        ("stdin", STDIN, options.stdin),
-        ("stdout", STDOUT, options.stdout),
-        ("stderr", STDERR, options.stderr),
-        ("error", OUTCOME, true),
-        ("resize", RESIZE, options.tty),
-    ];
-    let count = wanted.iter().filter(|(_, _, wanted)| *wanted).count();
-    let (pieces, incoming) = mpsc::channel(16);
-    let (outgoing, mut out) = mpsc::channel(16);
-    let mut by_stream: HashMap<u32, u8> = HashMap::new();
-    let mut early: Vec<Piece> = Vec::new();
-    let opening = async {
-        while by_stream.len() < count {
-            match session.events.recv().await {
-                None => return false,
-                Some(Event::Opened { id, headers, finished }) => {
-                    let kind = headers.get("streamtype").map(String::as_str).unwrap_or_default();
-                    match wanted.iter().find(|(name, _, wanted)| *wanted && *name == kind) {
-                        Some((_, channel, _)) => {
-                            session.writer.accept(id).await;
-                            by_stream.insert(id, *channel);
-                            if finished && *channel == STDIN {
-                                early.push(Piece::Close(STDIN));
-                            }
-                        }
-                        None => session.writer.reset(id).await,
-                    }
-                }
-                Some(event) => early.extend(piece(&by_stream, event)),
-            }
-        }
-        true
-    };
-    if !matches!(tokio::time::timeout(OPENING, opening).await, Ok(true)) {
-        return;
-    }
-    let by_channel: HashMap<u8, u32> = by_stream.iter().map(|(id, channel)| (*channel, *id)).collect();
-    let (mut events, writer) = (session.events, session.writer);
-    let inward = async move {
-        for piece in early {
-            if pieces.send(piece).await.is_err() {
-                return;
-            }
-        }
-        while let Some(event) = events.recv().await {
-            if let Some(piece) = piece(&by_stream, event)
-                && pieces.send(piece).await.is_err()
-            {
-                // The process has ended; further input is read and dropped until the client closes.
-                while events.recv().await.is_some() {}
-                return;
-            }
-        }
-    };
-    let closing = writer.clone();
-    let outward = async move {
-        while let Some(piece) = out.recv().await {
-            send(&writer, &by_channel, piece).await;
-        }
-        // Everything that was sent must arrive before the connection closes.
-        for id in by_channel.values() {
-            writer.finish(*id).await;
-        }
-    };
-    let mut inward = tokio::spawn(inward);
-    tokio::join!(run(Link { incoming, outgoing }, options, attach, pod, streams), outward);
-    closing.close().await;
-    // Continues reading until the client closes its side, so that no sent data is lost to a reset.
-    if tokio::time::timeout(LAST_OUTPUT, &mut inward).await.is_err() {
-        inward.abort();
-    }
-}
-
-fn piece(by_stream: &HashMap<u32, u8>, event: Event) -> Option<Piece> {
-    match event {
-        Event::Data(id, bytes) => by_stream.get(&id).map(|channel| Piece::Data(*channel, bytes)),
-        Event::Closed(id) => by_stream.get(&id).map(|channel| Piece::Close(*channel)),
-        Event::Opened { .. } => None,
-    }
-}
-
-async fn send(writer: &Writer, by_channel: &HashMap<u8, u32>, piece: Piece) {
-    match piece {
-        Piece::Data(channel, bytes) => {
-            if let Some(id) = by_channel.get(&channel) {
-                writer.data(*id, bytes).await;
-            }
-        }
-        Piece::Close(channel) => {
-            if let Some(id) = by_channel.get(&channel) {
-                writer.finish(*id).await;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -54,7 +54,6 @@ enum Command {
     Finish(u32),
     Reset(u32),
     Pong(u32),
-    Close,
 }
 
 /// Sends to the client. What cannot be sent any more is dropped: the end of the events shows that the client
@@ -78,13 +77,6 @@ impl Writer {
 
     pub(super) async fn reset(&self, id: u32) {
         let _ = self.0.send(Command::Reset(id)).await;
-    }
-
-    /// Sends the rest and ends the connection; returns when that is done.
-    pub(super) async fn close(&self) {
-        if self.0.send(Command::Close).await.is_ok() {
-            self.0.closed().await;
-        }
     }
 }
 
@@ -252,7 +244,6 @@ async fn write<W: AsyncWrite>(writer: W, mut commands: mpsc::Receiver<Command>) 
                 control(RST_STREAM, &body)
             }
             Command::Pong(id) => control(PING, &id.to_be_bytes()),
-            Command::Close => break,
         };
         writer.write_all(&frame).await?;
         writer.flush().await?;
@@ -417,7 +408,7 @@ mod tests {
         session.writer.data(1, Bytes::from_static(b"ab")).await;
         session.writer.finish(1).await;
         session.writer.finish(1).await;
-        session.writer.close().await;
+        drop(session);
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest, [0, 0, 0, 1, 0, 0, 0, 2, b'a', b'b', 0, 0, 0, 1, 1, 0, 0, 0]);

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Action, CHANNELS, Link, Piece, TUNNEL, forward, remote, serve_spdy};
+use super::{Action, CHANNELS, Link, Piece, TUNNEL, forward, remote, spdy};
 use crate::api::body::Body;
 use crate::api::errors::{Result, Status};
 use crate::streams::{PodRef, PodStreams};
@@ -56,7 +56,9 @@ pub(super) async fn answer(
     let answer = upgrade.on_upgrade(move |socket| async move {
         let talk = async {
             match action {
-                _ if chosen == TUNNEL => serve_spdy(tunnel(socket), action, pod, streams).await,
+                Action::Forward(_) if chosen == TUNNEL => {
+                    forward::over_spdy(spdy::start(tunnel(socket)), pod, streams).await;
+                }
                 Action::Run(options, attach) => {
                     // An empty message tells the client that the connection is established.
                     let first = if options.stdout {

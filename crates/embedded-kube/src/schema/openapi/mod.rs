@@ -4,8 +4,6 @@
 //! Each function builds a document and returns its bytes: call it on the first request and keep the bytes until a
 //! definition changes. Nothing else stays in memory.
 
-mod proto;
-
 use k8s_openapi::api::{
     apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
     autoscaling::v1 as autoscaling, coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery,
@@ -18,18 +16,6 @@ use sha2::{Digest, Sha256};
 
 use super::definitions::Definitions;
 use super::merge_keys::Type;
-
-/// The media type of OpenAPI v2 as protobuf. Clients request it with `@` in place of the second `.`, but do not parse a
-/// reply that has one.
-pub(crate) const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-
-/// Whether an `Accept` header asks for the protobuf form of OpenAPI v2, in either spelling.
-pub(crate) fn wants_protobuf(accept: &str) -> bool {
-    accept.split(',').any(|part| {
-        let part = part.split(';').next().unwrap_or_default().trim();
-        part == PROTOBUF || part == "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-    })
-}
 
 /// A served resource.
 #[derive(Clone, Copy, Debug)]
@@ -59,11 +45,6 @@ impl Served<'_> {
 /// OpenAPI v2 (`/openapi/v2`) as JSON.
 pub(crate) fn v2_json(served: &[Served<'_>], server_version: &str) -> Vec<u8> {
     v2(served, server_version).to_string().into_bytes()
-}
-
-/// OpenAPI v2 as `application/com.github.proto-openapi.spec.v2@v1.0+protobuf`, which kubectl up to 1.23 asks for.
-pub(crate) fn v2_protobuf(served: &[Served<'_>], server_version: &str) -> Vec<u8> {
-    proto::encode(&v2(served, server_version))
 }
 
 fn v2(served: &[Served<'_>], server_version: &str) -> Value {
@@ -197,7 +178,7 @@ fn definitions(served: &[Served<'_>], dialect: Dialect) -> Map<String, Value> {
     definitions
 }
 
-/// `com.coreos.database.etcd.v1beta2.EtcdCluster`: the group's parts in reverse.
+/// `com.example.shop.v1.Order`: the group's parts in reverse.
 fn custom_name(served: &Served<'_>) -> String {
     let mut parts: Vec<&str> = served.group.split('.').collect();
     parts.reverse();
@@ -439,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn v2_says_what_old_kubectl_needs() {
+    fn v2_says_what_clients_need() {
         let schema = custom_schema();
         let thing = Served {
             group: "b.a",
@@ -482,7 +463,6 @@ mod tests {
         assert!(spec["free"].get("properties").is_none() && spec["port"].get("anyOf").is_none());
         let patch = &document["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"];
         assert_eq!(patch["parameters"][0]["name"], "dryRun");
-        assert!(!v2_protobuf(&served, "v1.37.0").is_empty());
     }
 
     #[test]

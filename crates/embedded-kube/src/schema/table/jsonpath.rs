@@ -1,235 +1,91 @@
-//! The JSONPath of printer columns: fields, indexes, `[*]` and filters such as `[?(@.type=="Ready")]`.
+//! The JSONPath of printer columns: fields, indexes, `[*]` and filters such as `[?(@.type=="Ready")]`. Kubernetes writes it in a form of
+//! its own, with `\.` for a dot in a name and without `$`; here it becomes the standard's form.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
+use jsonpath_rust::parser::model::JpQuery;
+use jsonpath_rust::parser::parse_json_path;
+use jsonpath_rust::query::js_path_process;
 use serde_json::Value;
 
 /// A parsed path.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Path(Vec<Step>);
-
-#[derive(Clone, Debug, PartialEq)]
-enum Step {
-    Field(String),
-    Index(i64),
-    All,
-    Filter(Path, Option<(Test, Value)>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Test {
-    Equal,
-    NotEqual,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
-}
+#[derive(Clone, Debug)]
+pub(crate) struct Path(JpQuery);
 
 impl Path {
-    /// Reads a path; `None` when it is not one, or uses what columns do not need (slices, unions, `..`).
+    /// Reads a path; `None` when it is not one, or uses `..`, which columns do not need.
     pub(crate) fn parse(text: &str) -> Option<Path> {
-        let text = text.trim();
-        let text = text.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(text);
-        let text = text.strip_prefix('$').unwrap_or(text);
-        let mut chars = text.chars().peekable();
-        let path = parse_steps(&mut chars, false)?;
-        chars.next().is_none().then_some(path)
+        parse_json_path(&standard(text)?).ok().map(Path)
     }
 
     /// Every value at the path.
     pub(crate) fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
-        let mut found = vec![value];
-        for step in &self.0 {
-            found = found.into_iter().flat_map(|value| step.apply(value)).collect();
-        }
-        found
+        let found = js_path_process(&self.0, value).unwrap_or_default();
+        found.into_iter().map(|found| found.val()).collect()
     }
 }
 
-impl Step {
-    fn apply<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
-        match self {
-            Step::Field(name) => value.get(name).into_iter().collect(),
-            Step::Index(index) => {
-                let Some(items) = value.as_array() else { return vec![] };
-                let index = if *index < 0 { index + items.len() as i64 } else { *index };
-                usize::try_from(index)
-                    .ok()
-                    .and_then(|i| items.get(i))
-                    .into_iter()
-                    .collect()
-            }
-            Step::All => match value {
-                Value::Array(items) => items.iter().collect(),
-                Value::Object(map) => map.values().collect(),
-                _ => vec![],
-            },
-            Step::Filter(path, test) => {
-                let items: Vec<&Value> = match value {
-                    Value::Array(items) => items.iter().collect(),
-                    _ => vec![],
-                };
-                let passes = |item: &&Value| {
-                    let found = path.find(item);
-                    match test {
-                        None => !found.is_empty(),
-                        Some((test, wanted)) => found.first().is_some_and(|got| test.holds(got, wanted)),
-                    }
-                };
-                items.into_iter().filter(passes).collect()
-            }
-        }
+/// The standard's form: every name is quoted.
+fn standard(text: &str) -> Option<String> {
+    let text = text.trim();
+    let text = text.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(text);
+    let text = text.strip_prefix('$').unwrap_or(text);
+    let mut out = "$".to_owned();
+    let mut chars = text.chars().peekable();
+    let mut depth = 0;
+    // A lone dot is the object itself.
+    if text == "." {
+        return Some(out);
     }
-}
-
-impl Test {
-    fn holds(self, got: &Value, wanted: &Value) -> bool {
-        let order = match (got, wanted) {
-            (Value::Number(a), Value::Number(b)) => a.as_f64().partial_cmp(&b.as_f64()),
-            (Value::String(a), Value::String(b)) => Some(a.cmp(b)),
-            (a, b) => return matches!((self, a == b), (Test::Equal, true) | (Test::NotEqual, false)),
-        };
-        order.is_some_and(|order| match self {
-            Test::Equal => order.is_eq(),
-            Test::NotEqual => order.is_ne(),
-            Test::Less => order.is_lt(),
-            Test::LessOrEqual => order.is_le(),
-            Test::Greater => order.is_gt(),
-            Test::GreaterOrEqual => order.is_ge(),
-        })
+    if chars.peek().is_some_and(|first| !matches!(first, '.' | '[')) {
+        out.push_str(&quoted(&name(&mut chars, false)?));
     }
-}
-
-type Input<'a> = Peekable<Chars<'a>>;
-
-fn parse_steps(chars: &mut Input<'_>, in_filter: bool) -> Option<Path> {
-    let mut steps = Vec::new();
-    loop {
-        match chars.peek() {
-            Some('.') => {
-                chars.next();
-                if chars.peek() == Some(&'[') {
-                    continue;
-                }
-                let name = parse_name(chars, in_filter)?;
-                match name.as_str() {
-                    "*" => steps.push(Step::All),
-                    // A lone dot is the object itself.
-                    "" if steps.is_empty() && chars.peek().is_none() => {}
-                    "" => return None,
-                    _ => steps.push(Step::Field(name)),
-                }
-            }
-            Some('[') => {
-                chars.next();
-                steps.push(parse_bracket(chars)?);
-            }
-            Some(c) if steps.is_empty() && !in_filter && (c.is_alphanumeric() || *c == '_') => {
-                steps.push(Step::Field(parse_name(chars, false)?));
-            }
-            _ => return Some(Path(steps)),
-        }
-    }
-}
-
-fn parse_name(chars: &mut Input<'_>, in_filter: bool) -> Option<String> {
-    let mut name = String::new();
-    while let Some(c) = chars.peek().copied() {
+    while let Some(c) = chars.next() {
         match c {
-            '.' | '[' => break,
-            ')' | '=' | '!' | '<' | '>' | ' ' | ']' if in_filter => break,
-            '\\' => {
-                chars.next();
-                name.push(chars.next()?);
-                continue;
+            '.' if chars.peek() == Some(&'[') => {}
+            '.' if chars.next_if_eq(&'*').is_some() => out.push_str("[*]"),
+            // A number in a filter.
+            '.' if depth > 0 && out.ends_with(|last: char| last.is_ascii_digit()) => out.push(c),
+            '.' => out.push_str(&quoted(&name(&mut chars, depth > 0)?)),
+            '\'' | '"' => {
+                let mut inner = String::new();
+                loop {
+                    match chars.next()? {
+                        '\\' => inner.push(chars.next()?),
+                        end if end == c => break,
+                        other => inner.push(other),
+                    }
+                }
+                out.push_str(&Value::from(inner).to_string());
             }
-            c => name.push(c),
-        }
-        chars.next();
-    }
-    Some(name)
-}
-
-fn skip_spaces(chars: &mut Input<'_>) {
-    while chars.peek() == Some(&' ') {
-        chars.next();
-    }
-}
-
-fn parse_bracket(chars: &mut Input<'_>) -> Option<Step> {
-    let step = match chars.peek()? {
-        '\'' | '"' => Step::Field(parse_quoted(chars)?),
-        '*' => {
-            chars.next();
-            Step::All
-        }
-        '?' => {
-            chars.next();
-            (chars.next()? == '(').then_some(())?;
-            skip_spaces(chars);
-            (chars.next()? == '@').then_some(())?;
-            let path = parse_steps(chars, true)?;
-            skip_spaces(chars);
-            let test = if chars.peek() == Some(&')') {
-                None
-            } else {
-                Some(parse_test(chars)?)
-            };
-            skip_spaces(chars);
-            (chars.next()? == ')').then_some(())?;
-            Step::Filter(path, test)
-        }
-        _ => {
-            let mut digits = String::new();
-            while let Some(c) = chars.peek().filter(|c| c.is_ascii_digit() || **c == '-') {
-                digits.push(*c);
-                chars.next();
+            c => {
+                depth += match c {
+                    '[' => 1,
+                    ']' => -1,
+                    _ if depth == 0 => return None,
+                    _ => 0,
+                };
+                out.push(c);
             }
-            Step::Index(digits.parse().ok()?)
-        }
-    };
-    (chars.next()? == ']').then_some(step)
-}
-
-fn parse_quoted(chars: &mut Input<'_>) -> Option<String> {
-    let quote = chars.next()?;
-    let mut text = String::new();
-    loop {
-        match chars.next()? {
-            '\\' => text.push(chars.next()?),
-            c if c == quote => return Some(text),
-            c => text.push(c),
         }
     }
+    Some(out)
 }
 
-fn parse_test(chars: &mut Input<'_>) -> Option<(Test, Value)> {
-    let first = chars.next()?;
-    let with_equal = chars.next_if_eq(&'=').is_some();
-    let test = match (first, with_equal) {
-        ('=', true) => Test::Equal,
-        ('!', true) => Test::NotEqual,
-        ('<', false) => Test::Less,
-        ('<', true) => Test::LessOrEqual,
-        ('>', false) => Test::Greater,
-        ('>', true) => Test::GreaterOrEqual,
-        _ => return None,
+fn quoted(name: &str) -> String {
+    format!("[{}]", Value::from(name))
+}
+
+fn name(chars: &mut Peekable<Chars<'_>>, in_filter: bool) -> Option<String> {
+    let mut name = String::new();
+    let ends = |c: &char| {
+        matches!(c, '.' | '[') || (in_filter && matches!(c, ')' | '=' | '!' | '<' | '>' | ' ' | ']' | '&' | '|'))
     };
-    skip_spaces(chars);
-    let value = match chars.peek()? {
-        '\'' | '"' => Value::String(parse_quoted(chars)?),
-        _ => {
-            let mut text = String::new();
-            while let Some(c) = chars.peek().filter(|c| !matches!(c, ')' | ' ')) {
-                text.push(*c);
-                chars.next();
-            }
-            serde_json::from_str(&text).ok()?
-        }
-    };
-    Some((test, value))
+    while let Some(c) = chars.next_if(|c| !ends(c)) {
+        name.push(if c == '\\' { chars.next()? } else { c });
+    }
+    (!name.is_empty()).then_some(name)
 }
 
 #[cfg(test)]
@@ -242,7 +98,7 @@ mod tests {
     fn finds_what_columns_ask_for() {
         let object = json!({
             "metadata": {"labels": {"app.kubernetes.io/name": "x"}},
-            "spec": {"size": 3, "list": [{"n": 1}, {"n": 2}]},
+            "spec": {"size": 3, "with-dash": true, "list": [{"n": 1}, {"n": 2}]},
             "status": {"conditions": [{"type": "Ready", "status": "False"}, {"type": "Available", "status": "True"}]},
         });
         for (path, expected) in [
@@ -257,6 +113,9 @@ mod tests {
             (".status.conditions[?(@.type==\"Available\")].status", json!(["True"])),
             (".status.conditions[?(@.type=='Ready')].status", json!(["False"])),
             (".status.conditions[?( @.type != 'Ready' )].status", json!(["True"])),
+            (".spec.list[?(@.n<1.5)].n", json!([1])),
+            (".status.conditions.[0].type", json!(["Ready"])),
+            (".spec.with-dash", json!([true])),
             ("{.spec.size}", json!([3])),
             (".none.at.all", json!([])),
         ] {
@@ -264,7 +123,7 @@ mod tests {
             assert_eq!(json!(parsed.find(&object)), expected, "{path}");
         }
         for bad in [".a[", ".a[?(@.b==)]", ".a..b", ".a[x]", ".a['b", ".a[1"] {
-            assert_eq!(Path::parse(bad), None, "{bad}");
+            assert!(Path::parse(bad).is_none(), "{bad}");
         }
     }
 }
