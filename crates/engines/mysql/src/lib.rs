@@ -7,6 +7,7 @@
 #![allow(clippy::duplicated_attributes, reason = "kube's printcolumn(...) repeats type_")]
 
 pub mod action;
+pub mod agent;
 pub mod api;
 pub mod gtid;
 pub mod guard;
