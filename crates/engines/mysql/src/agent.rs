@@ -65,6 +65,9 @@ pub struct Volume {
     pub size: u64,
     /// What is free for mysqld.
     pub free: u64,
+    /// What binlogs take.
+    #[serde(default)]
+    pub binlogs: u64,
 }
 
 /// End mysqld at once with SIGKILL. Its container ends with it, and Kubernetes starts it again, sealed.
@@ -129,4 +132,36 @@ pub struct SaveState {
     /// Why it failed; `None`: it is being done.
     #[serde(default)]
     pub error: Option<String>,
+}
+
+/// What identifies a process of mysqld, from its variable `pid_file`: the name that was drawn when it was started.
+pub fn boot_of(pid_file: &str) -> &str {
+    let name = pid_file.rsplit('/').next().unwrap_or(pid_file);
+    name.strip_suffix(".pid").unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_reads_as_it_is_written() {
+        let gtids: GtidSet = "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5:7".parse().expect("a set");
+        let state = State {
+            mysqld: Mysqld::Running {
+                boot: boot_of("/run/mysqld/1f2e.pid").into(),
+                ready: true,
+            },
+            volume: Some(Volume { size: 100, free: 40, binlogs: 7 }),
+            saved: vec![gtids.clone()],
+            saving: Some(SaveState { gtids, error: None }),
+        };
+        let text = serde_json::to_string(&state).expect("JSON");
+        assert_eq!(
+            text,
+            r#"{"mysqld":{"state":"running","boot":"1f2e","ready":true},"volume":{"size":100,"free":40,"binlogs":7},"saved":["3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5:7"],"saving":{"gtids":"3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5:7","error":null}}"#
+        );
+        assert_eq!(serde_json::from_str::<State>(&text).expect("a state"), state);
+        assert_eq!(serde_json::from_str::<End>("{}").expect("an end"), End::default());
+    }
 }

@@ -11,6 +11,7 @@ pub mod agent;
 pub mod api;
 pub mod gtid;
 pub mod guard;
+pub mod layout;
 pub mod memory;
 pub mod names;
 pub mod reason;
