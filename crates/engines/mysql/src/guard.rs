@@ -110,7 +110,7 @@ pub fn guards(action: &Action, planned: &Planned<'_>) -> Vec<Guard> {
             vec![unchanged(), Guard::PodUid(uid.clone())]
         }
         Action::DeleteClaim { uid, why, .. } => match why {
-            ClaimEnd::Lost | ClaimEnd::ScaledIn => vec![unchanged(), Guard::ClaimUid(uid.clone())],
+            ClaimEnd::Lost | ClaimEnd::ScaledIn | ClaimEnd::Old => vec![unchanged(), Guard::ClaimUid(uid.clone())],
         },
         Action::GrowClaim { uid, .. } => vec![Guard::ClaimUid(uid.clone())],
         Action::Found { member, process } => {

@@ -82,10 +82,7 @@ async fn ask<T: for<'de> Deserialize<'de>>(socket: &Path, request: &Request) -> 
 
 /// Nobody listens: the process that runs mysqld has not started or has ended.
 pub(super) fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-    )
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 /// Asks which process runs.

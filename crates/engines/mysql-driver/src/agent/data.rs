@@ -114,9 +114,7 @@ impl Statements {
         }
         let mut options = fs::OpenOptions::new();
         let mut open = options.write(true).create_new(true).mode(0o600).open(file)?;
-        let statements = Self {
-            file: file.to_owned(),
-        };
+        let statements = Self { file: file.to_owned() };
         io::Write::write_all(&mut open, accounts(&root, &operator, &clone).as_bytes())?;
         Ok(statements)
     }

@@ -43,14 +43,10 @@ impl Settings {
         let base = variable(layout::ENV_SERVER_ID_BASE)?;
         let ordinal = pod.rsplit('-').next().and_then(|number| number.parse::<u32>().ok());
         let ordinal = ordinal.ok_or_else(|| malformed(layout::ENV_POD, &pod))?;
-        let parsed: u32 = base
-            .parse()
-            .map_err(|_| malformed(layout::ENV_SERVER_ID_BASE, &base))?;
+        let parsed: u32 = base.parse().map_err(|_| malformed(layout::ENV_SERVER_ID_BASE, &base))?;
         let server_id = parsed.checked_add(ordinal);
         Ok(Self {
-            address: address
-                .parse()
-                .map_err(|_| malformed(layout::ENV_ADDRESS, &address))?,
+            address: address.parse().map_err(|_| malformed(layout::ENV_ADDRESS, &address))?,
             server_id: server_id.ok_or_else(|| malformed(layout::ENV_SERVER_ID_BASE, &base))?,
             pod,
             domain,
@@ -151,7 +147,10 @@ mod tests {
         };
         let arguments = settings.sealed(Path::new("/run/mysqld/my.cnf"), "1f2e");
         let arguments: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
-        assert_eq!(arguments[0], "--defaults-file=/run/mysqld/my.cnf", "mysqld wants it first");
+        assert_eq!(
+            arguments[0], "--defaults-file=/run/mysqld/my.cnf",
+            "mysqld wants it first"
+        );
         for wanted in [
             "--pid-file=/run/mysqld/1f2e.pid",
             "--server-id=102",

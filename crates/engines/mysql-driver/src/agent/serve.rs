@@ -12,7 +12,9 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use stateward_mysql::agent::{END, End, Ended, Mysqld, READY, SAVE_ERRANT, STATE, SaveErrant, Saving, State, TOKEN_KEY};
+use stateward_mysql::agent::{
+    END, End, Ended, Mysqld, READY, SAVE_ERRANT, STATE, SaveErrant, Saving, State, TOKEN_KEY,
+};
 use stateward_mysql::{layout, names};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -140,7 +142,8 @@ async fn state(Shared(member): Shared<Arc<Member>>) -> Result<Json<State>, (Stat
         *ready = local::replies(&member.socket).await;
     }
     let files = member.clone();
-    let read = tokio::task::spawn_blocking(move || (volume::space(&files.volume, &files.data).ok(), files.errant.saved()));
+    let read =
+        tokio::task::spawn_blocking(move || (volume::space(&files.volume, &files.data).ok(), files.errant.saved()));
     let (volume, saved) = read.await.map_err(|error| failed(&io::Error::other(error)))?;
     Ok(Json(State {
         mysqld,
@@ -150,10 +153,7 @@ async fn state(Shared(member): Shared<Arc<Member>>) -> Result<Json<State>, (Stat
     }))
 }
 
-async fn end(
-    Shared(member): Shared<Arc<Member>>,
-    Json(order): Json<End>,
-) -> Result<Json<Ended>, (StatusCode, String)> {
+async fn end(Shared(member): Shared<Arc<Member>>, Json(order): Json<End>) -> Result<Json<Ended>, (StatusCode, String)> {
     let ended = control::end(&member.control, order).await;
     ended.map(Json).map_err(|error| failed(&error))
 }

@@ -13,7 +13,7 @@ use stateward_mysql::layout;
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
-pub enum CertificateError {
+pub(super) enum CertificateError {
     /// The files cannot be read.
     #[error("cannot read the certificate: {0}")]
     Read(#[from] io::Error),
