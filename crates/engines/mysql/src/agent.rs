@@ -152,7 +152,11 @@ mod tests {
                 boot: boot_of("/run/mysqld/1f2e.pid").into(),
                 ready: true,
             },
-            volume: Some(Volume { size: 100, free: 40, binlogs: 7 }),
+            volume: Some(Volume {
+                size: 100,
+                free: 40,
+                binlogs: 7,
+            }),
             saved: vec![gtids.clone()],
             saving: Some(SaveState { gtids, error: None }),
         };
