@@ -1,0 +1,75 @@
+//! Which pods are to be restarted because the spec changed, and which of them is next.
+
+use std::collections::BTreeSet;
+
+use super::members::is_open;
+use super::round::{Round, View};
+use crate::intent::Intent;
+use crate::manifests;
+use crate::memory::Memory;
+use crate::world::{Ordinal, World};
+
+/// Pods that were made from another template. `spec.update.partition` keeps some of them as they are, unless the primary is newer
+/// than they are: then they could not follow.
+pub(super) fn outdated(intent: &Intent, memory: &Memory, world: &World) -> BTreeSet<Ordinal> {
+    let template = manifests::pod_hash(intent);
+    let version = |member: &Ordinal| {
+        let member = world.members.get(member)?;
+        let said = member.reply().map(|reply| reply.version);
+        said.or_else(|| member.pod.as_ref()?.version)
+    };
+    let primary = memory.primary.as_ref().and_then(version);
+    let older = |member: &Ordinal| version(member).zip(primary).is_some_and(|(own, primary)| own < primary);
+    let pods = world
+        .members
+        .iter()
+        .filter_map(|(member, observed)| Some((*member, observed.pod.as_ref()?)));
+    pods.filter(|(member, pod)| {
+        pod.template != template
+            && !pod.facts.terminating
+            && member.0 < intent.size
+            && (member.0 >= intent.partition || older(member))
+    })
+    .map(|(member, _)| member)
+    .collect()
+}
+
+/// Members that must serve before another one is restarted, and do not.
+pub(super) fn awaited(view: &View<'_>, round: &Round) -> Vec<Ordinal> {
+    let members = view.intent.members();
+    members
+        .filter(|member| !view.outdated.contains(member) && !is_back(view, round, *member))
+        .collect()
+}
+
+fn is_back(view: &View<'_>, round: &Round, member: Ordinal) -> bool {
+    let memory = &round.memory;
+    if memory.quarantine.contains_key(&member) {
+        return true; // The user decides about it.
+    }
+    if memory.primary == Some(member) {
+        return is_open(view, round);
+    }
+    let acknowledges = view.intent.acks == 0 || view.acknowledges(memory, member);
+    acknowledges && view.is_clean(memory, member) && view.has_caught_up(memory, member)
+}
+
+/// The next member to restart: replicas first, those that do not serve before others, then the highest ordinal. The primary is
+/// last.
+pub(super) fn next(view: &View<'_>, round: &Round) -> Option<Ordinal> {
+    let memory = &round.memory;
+    let alone = view.intent.size == 1;
+    if view.outdated.is_empty() || memory.failover.is_some() || !(is_open(view, round) || memory.switchover.is_some()) {
+        return None;
+    }
+    if !awaited(view, round).is_empty() && !alone {
+        return None;
+    }
+    let replicas = view
+        .outdated
+        .iter()
+        .copied()
+        .filter(|member| memory.primary != Some(*member));
+    let replica = replicas.max_by_key(|member| (!is_back(view, round, *member), *member));
+    replica.or(memory.primary.filter(|primary| view.outdated.contains(primary)))
+}
