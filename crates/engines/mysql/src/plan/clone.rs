@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::members::Data;
 use super::round::{LATER, RETRY, Round, View, Work};
 use crate::action::Action;
-use crate::api::CloneFrom;
+use crate::api::{CloneFrom, MySQLVersion};
 use crate::gtid::GtidSet;
 use crate::reason::Reason;
 use crate::world::{Ordinal, Reply};
@@ -120,7 +120,9 @@ fn donor(view: &View<'_>, round: &Round, recipient: Ordinal, busy: &BTreeSet<Ord
     let primary = memory.primary?;
     // Its word is needed to tell whether a donor is clean.
     view.lead(memory)?;
-    let same_version = |member: &Ordinal| view.version(*member) == view.version(recipient);
+    // MySQL clones within a series.
+    let series = |member: Ordinal| view.version(member).map(MySQLVersion::series);
+    let same_version = |member: &Ordinal| series(*member) == series(recipient);
     let primary_may = same_version(&primary) && !busy.contains(&primary) && view.data(memory, primary) == Data::Ours;
     if view.intent.clone_from == CloneFrom::Primary {
         return Some(primary).filter(|_| primary_may);

@@ -130,7 +130,7 @@ impl Given {
         })
         .acks(acks, (1..size).collect())
         .pod(0, |pod| pod.role = Some(Role::Primary))
-        .pod(0, |pod| pod.reads = false)
+        .pod(0, |pod| pod.reads = size == 1)
     }
 
     /// A pod that runs, its claim, and a server that follows the primary 0 and acknowledges.
