@@ -144,7 +144,8 @@ impl Sim<'_> {
         let tls = &mut self.kube.tls;
         tls.issued = true;
         tls.due = false;
-        tls.not_after = Some(super::kube::stamp(self.now + 1_000_000_000));
+        // Certificates have no fractions of seconds.
+        tls.not_after = Some(super::kube::stamp((self.now / 1000 + 1_000_000) * 1000));
         tls.fingerprint = Some(format!("c{}", self.kube.certificate));
     }
 

@@ -228,6 +228,9 @@ impl Sim<'_> {
 
     /// Somebody writes on a replica, past its being read-only.
     pub(super) fn intrude(&mut self, member: Ordinal) {
+        if self.truth.memory.primary == Some(member) {
+            return; // What the primary has is the cluster's.
+        }
         let Some(boot) = self.by_host(member) else { return };
         let Some(process) = self.process(boot) else { return };
         let founded = self

@@ -53,12 +53,16 @@ fn history(subject: &Subject, seed: u64, with_log: bool) -> Outcome {
     for _ in 0..sim.profile.faults {
         let gap = sim.rng.between(0, sim.profile.fault_gap);
         sim.go_on(gap, |_| false);
-        sim.fault();
+        if sim.broken.is_none() {
+            sim.fault();
+        }
     }
     let gap = sim.rng.between(0, 4000);
     sim.go_on(gap, |_| false);
-    sim.heal();
-    sim.settle();
+    if sim.broken.is_none() {
+        sim.heal();
+        sim.settle();
+    }
     if sim.broken.is_none() && sim.rng.per_mille(250) {
         sim.last_failover();
     }

@@ -18,7 +18,7 @@ use super::sim::Sim;
 use super::subject::kind;
 use crate::action::Action;
 use crate::api::{MySQLCluster, MySQLClusterStatus};
-use crate::guard::{Fresh, Guard, Need, Planned, guards, precondition};
+use crate::guard::{Fresh, Guard, Need, Planned, guards, precondition, reads_again};
 use crate::kind::{MySQLClusters, Settings};
 use crate::world::{Object, Ordinal};
 use crate::{Intent, Memory, manifests};
@@ -396,9 +396,6 @@ impl Sim<'_> {
         }
         let precondition = self.guarded(index, action, work)?;
         let wanted = wanted(&work.intent);
-        if work.seen.is_some() {
-            self.judge(&Moment::Acted { action });
-        }
         self.execute(index, action, &precondition, &wanted)?;
         if self.is_lost() {
             return Err("timed out (but it was executed)".into());
@@ -415,9 +412,11 @@ impl Sim<'_> {
             hosts: &host,
         };
         let mut guards: Vec<Guard> = guards(action, &planned);
+        let rests_on_it = guards.iter().any(|guard| matches!(guard, Guard::Unchanged(_)));
         guards.retain(|guard| Some(kind(guard)) != self.subject.without);
         let fresh_for = Ms::try_from(FRESH_FOR.as_millis()).unwrap_or(0);
         let lately = work.seen.as_ref().filter(|(at, _)| at + fresh_for > self.now);
+        let lately = lately.filter(|_| !reads_again(action));
         let mut fresh = Fresh {
             cluster: lately.map(|(_, version)| version.clone()),
             ..Fresh::default()
@@ -441,6 +440,9 @@ impl Sim<'_> {
                     }
                 }
             }
+        }
+        if rests_on_it {
+            self.judge(&Moment::Acted { action });
         }
         Ok(precondition(&guards))
     }

@@ -448,7 +448,8 @@ impl Sim<'_> {
         let now = self.now;
         let Some(data) = self.data_mut(boot) else { return };
         let mut discarded = Bits::default();
-        if data.source != Some(source) {
+        let another = data.source != Some(source);
+        if another {
             discarded = data.drop_relay();
             data.source = Some(source);
         }
@@ -459,7 +460,7 @@ impl Sim<'_> {
         process.acknowledges = acknowledge;
         process.applier = true;
         // `START REPLICA` does nothing to a receiver that runs.
-        let same = old.filter(|old| old.acknowledges == acknowledge && discarded.is_empty());
+        let same = old.filter(|old| old.acknowledges == acknowledge && !another);
         process.receiver = Some(same.unwrap_or(Receiving {
             acknowledges: acknowledge,
             connection: None,

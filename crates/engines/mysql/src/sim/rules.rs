@@ -11,7 +11,7 @@ use crate::action::{Action, Stop};
 use crate::api::CloneFrom;
 use crate::kind::MySQLClusters;
 use crate::memory::Memory;
-use crate::world::{Ordinal, Receiver, Reply, Role, World};
+use crate::world::{Channel, Ordinal, Receiver, Reply, Role, World};
 use crate::{GtidSet, Intent};
 
 /// What happens, or is about to happen.
@@ -82,6 +82,7 @@ pub(super) mod name {
     pub(crate) const RELAY: &str = "rule 4: what an acknowledger received is never discarded";
     pub(crate) const EXPOSED: &str = "rule 5: a primary is opened when enough hold what it has, and waits for as many";
     pub(crate) const ERRANT: &str = "rule 6: errant members never join, donate, serve or are promoted";
+    pub(crate) const SAVED: &str = "a server's own transactions are saved before they are discarded";
     pub(crate) const DONOR: &str = "rule 7: the donor of a clone is a clean replica if there is one";
     pub(crate) const BINLOGS: &str = "rule 8: no binlog is purged that a member lacks";
     pub(crate) const VERSIONS: &str = "rule 9: a replica is never older than its primary, which is restarted last";
@@ -108,6 +109,7 @@ rules! {
     RELAY: relay,
     EXPOSED: exposed,
     ERRANT: errant,
+    SAVED: saved,
     DONOR: donor,
     BINLOGS: binlogs,
     VERSIONS: versions,
@@ -186,11 +188,9 @@ fn one_writer(sim: &Sim<'_>, moment: &Moment<'_>) -> Kept {
 fn recorded(sim: &Sim<'_>, moment: &Moment<'_>) -> Kept {
     let Moment::Always = moment else { return Ok(()) };
     let memory = &sim.truth.memory;
-    for process in sim
-        .processes
-        .iter()
-        .filter(|process| !process.read_only && process.waits)
-    {
+    // To a former primary that is starved by the others anybody may acknowledge: it is of no use.
+    let current = |process: &&Process| Some(process.member) == memory.primary && !process.read_only && process.waits;
+    for process in sim.processes.iter().filter(current) {
         if let Some(other) = ackers(sim, process).find(|member| !memory.ackers.contains(member)) {
             return Err(format!(
                 "{other} may acknowledge to b{} and is not recorded",
@@ -325,7 +325,13 @@ fn errant(sim: &Sim<'_>, moment: &Moment<'_>) -> Kept {
         Moment::Planned {
             memory, world, plan, ..
         } => {
-            let Some(ahead) = &world.ahead else { return Ok(()) };
+            // What the primary received counts, whether it applied it or not.
+            let primary = memory.primary.and_then(|primary| world.members.get(&primary)?.reply());
+            let same = memory.primary == plan.memory.primary;
+            let (Some(ahead), Some(primary), true) = (&world.ahead, primary, same) else {
+                return Ok(());
+            };
+            let ahead = ahead.union(&primary.received());
             let own = |member: &Ordinal| {
                 let reply = world.members.get(member).and_then(|member| member.reply());
                 let is_primary = memory.primary == Some(*member) && plan.memory.primary == Some(*member);
@@ -343,6 +349,24 @@ fn errant(sim: &Sim<'_>, moment: &Moment<'_>) -> Kept {
         }
         _ => Ok(()),
     }
+}
+
+fn saved(sim: &Sim<'_>, moment: &Moment<'_>) -> Kept {
+    let Moment::Cloned { member, donor, .. } = moment else {
+        return Ok(());
+    };
+    let (Some(data), Some(donor)) = (sim.data_of(*member), sim.data_of(*donor)) else {
+        return Ok(());
+    };
+    let primary = sim.truth.memory.primary.and_then(|primary| sim.data_of(primary));
+    let primary = primary.map(super::server::Data::holds).unwrap_or_default();
+    let mut left = data.executed.minus(&donor.executed).minus(&primary);
+    for saved in &data.saved {
+        left = left.minus(saved);
+    }
+    that(data.hollow || left.is_empty(), || {
+        format!("{} of {member} is not saved", sim.transactions.gtids(&left))
+    })
 }
 
 fn donor(_: &Sim<'_>, moment: &Moment<'_>) -> Kept {
@@ -372,7 +396,9 @@ fn donor(_: &Sim<'_>, moment: &Moment<'_>) -> Kept {
             .map(|reply| reply.version.series());
         let is_better = |reply: &Reply| {
             let channel = reply.channel.as_ref();
-            channel.is_some_and(|channel| channel.receiver == Receiver::Running && channel.applier)
+            let follows =
+                |channel: &Channel| channel.host == intent.host(primary) && channel.receiver == Receiver::Running;
+            channel.is_some_and(|channel| follows(channel) && channel.applier)
                 && world
                     .ahead
                     .as_ref()
@@ -562,7 +588,7 @@ fn deleted(sim: &Sim<'_>, moment: &Moment<'_>) -> Kept {
             })
         }
         Moment::ScaledIn { replicas, before } => {
-            if sim.kube.cluster.spec.hibernate || replicas >= before {
+            if sim.kube.cluster.spec.hibernate || memory.hibernating || replicas >= before {
                 return Ok(());
             }
             let mut gone = (*replicas..*before).map(Ordinal);
@@ -607,7 +633,10 @@ fn available(_: &Sim<'_>, moment: &Moment<'_>) -> Kept {
             .and_then(|one| one.facts())
             .is_some_and(|facts| facts.running && !facts.terminating);
         let follows = one.and_then(|one| one.reply()).and_then(|reply| reply.channel.as_ref());
-        stays && follows.is_some_and(|channel| channel.receiver == Receiver::Running)
+        let host = memory.primary.map(|primary| intent.host(primary));
+        stays
+            && follows
+                .is_some_and(|channel| Some(&channel.host) == host.as_ref() && channel.receiver == Receiver::Running)
     };
     let before = memory.ackers.iter().filter(|member| healthy(member)).count();
     let after = memory

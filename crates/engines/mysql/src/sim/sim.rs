@@ -160,6 +160,7 @@ impl<'a> Sim<'a> {
                 continue;
             }
             if let Err(what) = (rule.keeps)(self, moment) {
+                self.log_servers();
                 let line = format!("BROKEN: {}: {what}", rule.name);
                 self.log(|| line);
                 self.broken = Some(Violation {
@@ -169,6 +170,42 @@ impl<'a> Sim<'a> {
                 });
                 return;
             }
+        }
+    }
+
+    /// How every server is, for those who read the log.
+    fn log_servers(&mut self) {
+        if self.log.is_none() {
+            return;
+        }
+        let lines: Vec<String> = self
+            .processes
+            .iter()
+            .filter_map(|process| {
+                let data = &self.volumes.get(process.volume)?.data;
+                Some(format!(
+                    "b{} of {} on node {}, read-only {}, waits {} for {}, acked {:?} of {}, {} wait, follows {:?}: {:?} {:?}, \
+                     locked {:?}, relay {}, has {}",
+                    process.boot,
+                    process.member,
+                    process.node,
+                    process.read_only,
+                    process.waits,
+                    process.acks,
+                    process.acked,
+                    data.binlog.len(),
+                    process.waiting.len(),
+                    data.source.map(|source| source.0),
+                    process.receiver,
+                    process.receiver_error,
+                    data.locked,
+                    data.relay.len(),
+                    self.transactions.gtids(&data.executed)
+                ))
+            })
+            .collect();
+        for line in lines {
+            self.log(|| line);
         }
     }
 
