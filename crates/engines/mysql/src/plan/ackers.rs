@@ -159,15 +159,12 @@ fn enlist(view: &View<'_>, round: &mut Round, primary: Ordinal) {
 
 fn keep_leavers_out(view: &View<'_>, round: &mut Round) {
     for member in round.leavers.clone() {
-        match view.reply(member) {
-            Some(reply) if !reply.is_fenced() => round.act(Action::StopReceiver {
+        round.memory.expelled.insert(member);
+        if let Some(reply) = view.reply(member).filter(|reply| !reply.is_fenced()) {
+            round.act(Action::StopReceiver {
                 member,
                 process: reply.process.clone(),
-            }),
-            Some(_) => {}
-            None => {
-                round.memory.expelled.insert(member);
-            }
+            });
         }
     }
     // Who is back by its own word need not be locked out: either it acknowledges rightly, or its receiver does not run.
@@ -176,15 +173,14 @@ fn keep_leavers_out(view: &View<'_>, round: &mut Round) {
         let gone = !view.has_place(member) && view.pod(member).is_none();
         let back = match view.reply(member) {
             None => false,
+            Some(_) if round.leavers.contains(&member) => false,
             Some(_) if round.may_acknowledge(member) => true,
             Some(reply) if reply.is_fenced() && !reply.acknowledges => true,
             Some(reply) => {
-                if !round.leavers.contains(&member) {
-                    round.act(Action::StopReceiver {
-                        member,
-                        process: reply.process.clone(),
-                    });
-                }
+                round.act(Action::StopReceiver {
+                    member,
+                    process: reply.process.clone(),
+                });
                 false
             }
         };

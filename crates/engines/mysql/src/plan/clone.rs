@@ -133,16 +133,17 @@ fn donor(view: &View<'_>, round: &Round, recipient: Ordinal, busy: &BTreeSet<Ord
         .filter(|member| {
             *member != recipient
                 && view.is_clean(memory, *member)
-                && view.has_caught_up(memory, *member)
+                && view.follows(memory, *member)
                 && !view.is_ending(*member)
-                && round.next_restart != Some(*member)
                 && same_version(member)
         })
         .collect();
     if clean.is_empty() {
         return Some(primary).filter(|_| primary_may);
     }
-    // One that may acknowledge is as good as another: only its disk is read.
-    let mut free = clean.into_iter().filter(|member| !busy.contains(member));
-    free.next_back()
+    // One that acknowledges is as good as another: only its disk is read. One that lags would need longer to catch up afterwards.
+    let free = clean
+        .into_iter()
+        .filter(|member| !busy.contains(member) && round.next_restart != Some(*member));
+    free.max_by_key(|member| (view.has_caught_up(memory, *member), *member))
 }

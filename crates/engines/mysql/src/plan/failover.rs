@@ -154,22 +154,27 @@ fn replace(view: &View<'_>, round: &mut Round, primary: Ordinal) -> Flow {
 
 /// The most advanced becomes the primary.
 fn promote(view: &View<'_>, round: &mut Round, from: Ordinal, stopped: &[(Ordinal, &Reply)], forced: bool) -> Flow {
-    // Own transactions that are known, or that the user gave up, decide nothing.
+    // Own transactions that are known decide nothing, and those that the user gave up: of what such a member has, only what it wrote
+    // itself. What it received may be acknowledged.
+    let discard = &view.intent.requests.discard;
     let counted = |member: Ordinal, reply: &Reply| -> GtidSet {
         let own = round.memory.quarantine.get(&member).map(|one| one.gtids.clone());
-        reply.received().subtract(&own.unwrap_or_default())
+        let counted = reply.received().subtract(&own.unwrap_or_default());
+        if discard.contains(&member) {
+            counted.without_source(reply.process.uuid)
+        } else {
+            counted
+        }
     };
-    let discard = &view.intent.requests.discard;
     let mut all = GtidSet::default();
-    for (member, reply) in stopped.iter().filter(|(member, _)| !discard.contains(member)) {
+    for (member, reply) in stopped {
         all.extend(&counted(*member, reply));
     }
     let best = stopped
         .iter()
         .filter(|(member, reply)| {
-            !round.memory.quarantine.contains_key(member)
-                && !discard.contains(member)
-                && reply.received().contains(&all)
+            let own = discard.contains(member) && !all.contains(&reply.received());
+            !round.memory.quarantine.contains_key(member) && !own && reply.received().contains(&all)
         })
         .min_by_key(|(member, reply)| {
             let version = view.version(from).or(round.memory.current);

@@ -58,8 +58,14 @@ pub(super) fn give(view: &View<'_>, round: &mut Round) {
             && !memory.quarantine.contains_key(member)
             && !reply.clone.as_ref().is_some_and(|clone| clone.running)
             && member.0 < view.intent.size;
-        let role = serves.then_some(Role::Replica);
-        // Without the primary, nothing tells how far a replica is behind: those that served go on.
+        // Without the primary, nothing tells whether a replica is clean, and how far it is behind: those that served go on.
+        let known = view.errant(memory, *member).is_some();
+        let role = if known {
+            serves.then_some(Role::Replica)
+        } else {
+            pod.role.filter(|_| serves)
+        };
+        let role = role.filter(|role| *role == Role::Replica);
         let reads = if open {
             reads.contains(member)
         } else {

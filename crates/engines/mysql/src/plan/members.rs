@@ -85,6 +85,10 @@ impl View<'_> {
     /// the other members' replies.
     pub(super) fn lead(&self, memory: &Memory) -> Option<GtidSet> {
         let primary = memory.primary.filter(|primary| Some(*primary) == self.observed)?;
+        // An empty server would make everybody else's transactions look like their own.
+        if self.data(memory, primary) != Data::Ours || self.is_lost(memory, primary) {
+            return None;
+        }
         let reply = self.reply(primary)?;
         Some(self.world.ahead.as_ref()?.union(&reply.received()))
     }
@@ -172,10 +176,16 @@ impl View<'_> {
         }
     }
 
-    /// Neither its receiver nor its account at the primary lets it acknowledge. By its own word, or by the primary's.
+    /// Its receiver runs, whatever it receives.
+    pub(super) fn receives(&self, member: Ordinal) -> bool {
+        let channel = self.reply(member).and_then(|reply| reply.channel.as_ref());
+        channel.is_some_and(|channel| channel.receiver == Receiver::Running) && !self.is_ending(member)
+    }
+
+    /// The primary lets it not connect. Its own word is not enough: another operator may still be about to start its receiver.
     pub(super) fn is_kept_from_acknowledging(&self, memory: &Memory, member: Ordinal) -> bool {
-        if let Some(reply) = self.reply(member) {
-            return reply.is_fenced();
+        if self.reply(member).is_some_and(|reply| !reply.is_fenced()) {
+            return false;
         }
         let id = self.intent.server_id(member);
         let primary = memory.primary.and_then(|primary| self.reply(primary));

@@ -54,7 +54,7 @@ fn is_back(view: &View<'_>, round: &Round, member: Ordinal) -> bool {
     acknowledges && view.is_clean(memory, member) && view.has_caught_up(memory, member)
 }
 
-/// The next member to restart: replicas first, those that do not serve before others, then the highest ordinal. The primary is
+/// The next member to restart: replicas first, those that do not receive before others, then the highest ordinal. The primary is
 /// last.
 pub(super) fn next(view: &View<'_>, round: &Round) -> Option<Ordinal> {
     let memory = &round.memory;
@@ -70,6 +70,21 @@ pub(super) fn next(view: &View<'_>, round: &Round) -> Option<Ordinal> {
         .iter()
         .copied()
         .filter(|member| memory.primary != Some(*member));
-    let replica = replicas.max_by_key(|member| (!is_back(view, round, *member), *member));
-    replica.or(memory.primary.filter(|primary| view.outdated.contains(primary)))
+    let (serving, broken): (Vec<Ordinal>, Vec<Ordinal>) = replicas.partition(|member| view.receives(*member));
+    if let Some(next) = broken.into_iter().max() {
+        return Some(next);
+    }
+    match serving.into_iter().max() {
+        Some(next) => Some(next).filter(|next| can_be_spared(view, round, *next)),
+        None => memory.primary.filter(|primary| view.outdated.contains(primary)),
+    }
+}
+
+/// Writes go on without it, or no other member could take its place.
+fn can_be_spared(view: &View<'_>, round: &Round, member: Ordinal) -> bool {
+    let memory = &round.memory;
+    let required = usize::try_from(memory.required).unwrap_or(usize::MAX);
+    let others = memory.ackers.iter().filter(|other| **other != member);
+    let receiving = others.clone().filter(|other| view.receives(**other)).count();
+    receiving >= required || others.count() < required
 }
