@@ -196,11 +196,17 @@ pub fn guards(action: &Action, planned: &Planned<'_>) -> Vec<Guard> {
 }
 
 /// The MySQLCluster must be read at this very moment: that it was read or written within [`FRESH_FOR`] is not enough. Another operator
-/// may have recorded something in between with which a receiver that acknowledges, or a writable server, must not be.
+/// may have recorded something in between with which a receiver that acknowledges, or a writable server, must not be; and the user may
+/// want the data that is to be deleted.
 pub fn reads_again(action: &Action) -> bool {
     match action {
         Action::Replicate { acknowledge, .. } => *acknowledge,
-        Action::Open { .. } | Action::Readmit { .. } | Action::SetAcks { .. } | Action::Found { .. } => true,
+        Action::Open { .. }
+        | Action::Readmit { .. }
+        | Action::SetAcks { .. }
+        | Action::Found { .. }
+        | Action::ScaleIn { .. }
+        | Action::DeleteClaim { .. } => true,
         _ => false,
     }
 }

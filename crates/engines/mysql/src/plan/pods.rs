@@ -4,6 +4,7 @@ use super::round::{LATER, Round, View, Work};
 use crate::action::{Action, ClaimEnd, Stop};
 use crate::manifests;
 use crate::reason::Reason;
+use crate::world::{Member, Ordinal};
 
 pub(super) fn pods(view: &View<'_>, round: &mut Round) {
     let size = view.intent.size;
@@ -57,9 +58,23 @@ fn lost(view: &View<'_>, round: &mut Round) {
     for (member, observed) in &view.world.members {
         let memory = &round.memory;
         let needed = memory.ackers.contains(member) || memory.primary == Some(*member);
-        let Some(claim) = observed.claim.as_ref().filter(|claim| !claim.terminating) else {
+        let leaves = observed.claim.as_ref().is_some_and(|claim| claim.terminating);
+        if leaves && !needed && observed.reply().is_none() {
+            // A claim goes only when no pod uses it.
+            if let Some(pod) = observed.pod.as_ref().filter(|pod| !pod.facts.terminating) {
+                round.act(Action::DeletePod {
+                    member: *member,
+                    uid: pod.facts.uid.clone(),
+                    how: Stop::Restart,
+                });
+            }
             continue;
-        };
+        }
+        let Some(claim) = &observed.claim else { continue };
+        if claim.terminating {
+            release(round, *member, observed, needed && !claim.lost);
+            continue;
+        }
         let confirmed = view.intent.requests.confirm_lost.contains(member) && observed.reply().is_none();
         let held = memory.claims.get(member) == Some(&claim.uid);
         if needed || member.0 >= view.intent.size || !(claim.lost || (confirmed && held)) {
@@ -79,5 +94,20 @@ fn lost(view: &View<'_>, round: &mut Round) {
                 how: Stop::Restart,
             });
         }
+    }
+}
+
+/// A claim that is being deleted goes when no pod uses it, and a pod that does not run may hold it for ever.
+fn release(round: &mut Round, member: Ordinal, observed: &Member, needed: bool) {
+    let pod = observed
+        .pod
+        .as_ref()
+        .filter(|pod| !pod.facts.running && !pod.facts.terminating);
+    if let Some(pod) = pod.filter(|_| !needed && observed.reply().is_none()) {
+        round.act(Action::DeletePod {
+            member,
+            uid: pod.facts.uid.clone(),
+            how: Stop::Restart,
+        });
     }
 }

@@ -59,8 +59,19 @@ fn is_back(view: &View<'_>, round: &Round, member: Ordinal) -> bool {
 pub(super) fn next(view: &View<'_>, round: &Round) -> Option<Ordinal> {
     let memory = &round.memory;
     let alone = view.intent.size == 1;
-    if view.outdated.is_empty() || memory.failover.is_some() || !(is_open(view, round) || memory.switchover.is_some()) {
+    if memory.failover.is_none()
+        && let Some(stranded) = stranded(view, memory)
+    {
+        return Some(stranded);
+    }
+    if view.outdated.is_empty() || memory.failover.is_some() {
         return None;
+    }
+    if !(is_open(view, round) || memory.switchover.is_some()) {
+        // The primary may wait for a member that cannot follow it before its restart.
+        let (primary, _) = view.primary(memory)?;
+        let mut older = view.outdated.iter().rev().copied();
+        return older.find(|member| *member != primary && !view.may_follow_version(*member, primary));
     }
     if !awaited(view, round).is_empty() && !alone {
         return None;
@@ -78,6 +89,20 @@ pub(super) fn next(view: &View<'_>, round: &Round) -> Option<Ordinal> {
         Some(next) => Some(next).filter(|next| can_be_spared(view, round, *next)),
         None => memory.primary.filter(|primary| view.outdated.contains(primary)),
     }
+}
+
+/// It is too old to follow the primary, which may wait for it: it serves nothing until it is restarted.
+fn stranded(view: &View<'_>, memory: &Memory) -> Option<Ordinal> {
+    let primary = memory.primary?;
+    let replicas = view.outdated.iter().copied().filter(|member| *member != primary);
+    let version = |member: Ordinal| view.reply(member).map(|reply| reply.version);
+    replicas
+        .filter(|member| {
+            version(*member)
+                .zip(version(primary))
+                .is_some_and(|(own, other)| own < other)
+        })
+        .max()
 }
 
 /// Writes go on without it, or no other member could take its place.

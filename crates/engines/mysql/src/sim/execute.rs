@@ -354,7 +354,7 @@ impl Sim<'_> {
         if self.process(boot).is_none_or(|process| process.read_only) {
             return Err("--super-read-only".into());
         }
-        if !self.transactions.is_full() {
+        if !self.transactions.is_exhausted() {
             self.write(boot, Writer::Heartbeat, None);
         }
         Ok(())

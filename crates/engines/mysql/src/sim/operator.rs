@@ -16,12 +16,13 @@ use super::rules::Moment;
 use super::server::Ms;
 use super::sim::Sim;
 use super::subject::kind;
+use super::transactions::{Bits, Writer};
 use crate::action::Action;
 use crate::api::{MySQLCluster, MySQLClusterStatus};
 use crate::guard::{Fresh, Guard, Need, Planned, guards, precondition, reads_again};
 use crate::kind::{MySQLClusters, Settings};
-use crate::world::{Object, Ordinal};
-use crate::{Intent, Memory, manifests};
+use crate::world::{Member, Object, Ordinal};
+use crate::{Intent, Memory, World, manifests};
 
 pub(super) struct Operator {
     pub(super) alive: bool,
@@ -50,6 +51,8 @@ struct Work {
     first: bool,
     step: usize,
     failed: Option<String>,
+    /// Transactions of intruders that the plan could tell from others.
+    noticed: Bits,
     seen: Option<(Ms, Option<ObjectVersion>)>,
 }
 
@@ -268,6 +271,7 @@ impl Sim<'_> {
         if self.calm && self.now > self.calm_since {
             self.check_settled(&intent, &memory, &new, idle, &plan);
         }
+        let noticed = self.noticed(&world);
         let delay = self.rng.between(1, 10);
         if let Some(operator) = self.operators.get_mut(index) {
             operator.work = Some(Work {
@@ -278,6 +282,7 @@ impl Sim<'_> {
                 first,
                 step: 0,
                 failed: None,
+                noticed,
                 seen: None,
             });
         }
@@ -367,7 +372,24 @@ impl Sim<'_> {
         self.pause(index, delay);
     }
 
+    /// What is observed to be in a member and not in the primary, and was written by nobody who may.
+    fn noticed(&self, world: &World) -> Bits {
+        let Some(ahead) = &world.ahead else {
+            return Bits::default();
+        };
+        let theirs = self.transactions.by(Writer::Intruder);
+        let mut noticed = Bits::default();
+        for reply in world.members.values().filter_map(Member::reply) {
+            let own = self.transactions.named(&reply.executed, &theirs);
+            noticed = noticed.or(&own.minus(&self.transactions.named(ahead, &theirs)));
+        }
+        noticed
+    }
+
     fn finish(&mut self, index: usize, mut work: Work) {
+        if work.failed.is_none() {
+            self.truth.noticed = self.truth.noticed.or(&work.noticed);
+        }
         if let Some(status) = work.status.take()
             && let Err(why) = self.store(&work.object, status, Some(&work.plan.memory))
         {

@@ -319,7 +319,7 @@ fn errant(sim: &Sim<'_>, moment: &Moment<'_>) -> Kept {
             hollow(process.member)?;
             let data = sim.data(*boot).map(|data| data.executed).unwrap_or_default();
             let theirs = data.and(&sim.transactions.by(Writer::Intruder));
-            let theirs = theirs.minus(&sim.truth.accepted);
+            let theirs = theirs.and(&sim.truth.noticed);
             lacks(&theirs, &Bits::default(), &format!("b{boot}"))
         }
         Moment::Planned {
@@ -592,13 +592,8 @@ fn deleted(sim: &Sim<'_>, moment: &Moment<'_>) -> Kept {
                 return Ok(());
             }
             let mut gone = (*replicas..*before).map(Ordinal);
-            let needed = gone.find(|member| {
-                let writable = sim
-                    .by_host(*member)
-                    .and_then(|boot| sim.process(boot))
-                    .is_some_and(|process| !process.read_only);
-                member.0 < size || memory.ackers.contains(member) || memory.primary == Some(*member) || writable
-            });
+            let needed = gone
+                .find(|member| member.0 < size || memory.ackers.contains(member) || memory.primary == Some(*member));
             that(needed.is_none(), || format!("{needed:?} is scaled in and takes part"))
         }
         _ => Ok(()),

@@ -47,8 +47,8 @@ pub(super) struct Truth {
     pub(super) founded: Bits,
     /// The first server.
     pub(super) founder: Option<u128>,
-    /// Transactions of intruders that nobody could tell from others when their server became the primary.
-    pub(super) accepted: Bits,
+    /// Transactions of intruders that an operator could tell from others, by what the primary said after.
+    pub(super) noticed: Bits,
 }
 
 /// Places in the network: nodes come first, then the operators.
@@ -205,6 +205,11 @@ impl<'a> Sim<'a> {
             })
             .collect();
         for line in lines {
+            self.log(|| line);
+        }
+        let pods: Vec<String> = self.kube.pods.values().map(|pod| format!("{pod:?}")).collect();
+        let claims: Vec<String> = self.kube.claims.values().map(|claim| format!("{claim:?}")).collect();
+        for line in pods.into_iter().chain(claims) {
             self.log(|| line);
         }
     }

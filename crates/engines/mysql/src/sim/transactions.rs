@@ -107,8 +107,13 @@ pub(super) struct Transactions {
 }
 
 impl Transactions {
+    /// Clients write no more; heartbeats go on.
     pub(super) fn is_full(&self) -> bool {
         self.all.len() + 100 > MOST
+    }
+
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.all.len() >= MOST
     }
 
     /// A new transaction of the server `uuid`, which has these: its number is the next one that the server does not know.
