@@ -107,6 +107,13 @@ impl GtidSet {
         left
     }
 
+    /// What is in this set and not from the server with this UUID.
+    pub fn without_source(&self, uuid: u128) -> Self {
+        let mut left = self.clone();
+        left.sources.retain(|source, _| source.uuid != uuid);
+        left
+    }
+
     /// What is in both.
     pub fn intersection(&self, other: &Self) -> Self {
         self.subtract(&self.subtract(other))

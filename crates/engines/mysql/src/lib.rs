@@ -19,6 +19,8 @@ pub mod memory;
 pub mod names;
 pub mod plan;
 pub mod reason;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 pub mod status;
 pub mod world;
 
