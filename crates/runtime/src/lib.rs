@@ -11,6 +11,7 @@ mod events;
 pub mod health;
 pub mod metrics;
 pub mod objects;
+pub mod pki;
 mod platform;
 pub mod secrets;
 pub mod watch;

@@ -71,12 +71,11 @@ impl Secrets {
     }
 
     /// What was written or read is known at once.
-    pub fn put(&self, mut metadata: ObjectMeta) {
-        keep_what_is_used(&mut metadata);
+    pub fn put(&self, metadata: ObjectMeta) {
         let namespace = metadata.namespace.clone().unwrap_or_default();
         let name = metadata.name.clone().unwrap_or_default();
         self.forget(&Key::new(namespace, name));
-        self.watched.put(metadata.into_response_partial());
+        self.watched.put(kept(metadata));
     }
 
     /// Something is wrong with this Secret, and somebody is about to mend it.
@@ -161,14 +160,25 @@ fn keep_what_is_used(metadata: &mut ObjectMeta) {
 
 /// Follows the Secrets with these labels.
 pub async fn follow_labelled(runtime: &Runtime, labels: &str) {
-    let config = watcher::Config::default().labels(labels);
-    let all = watcher(watch::api::<PartialObjectMeta<Secret>>(runtime), config)
-        .map_ok(|event| event.modify(|secret| keep_what_is_used(&mut secret.metadata)));
-    watch::follow(all, "Secrets", &runtime.secrets.watched, |secret| {
+    follow_in(runtime, labels, &runtime.secrets.watched, |secret| {
         runtime.secrets.forget(secret); // one that has lost its labels is asked for
         runtime.changed(KIND, secret);
     })
     .await;
+}
+
+/// Follows the Secrets with these labels in an index of its own: an index shows what one watch shows.
+pub async fn follow_in(runtime: &Runtime, labels: &str, index: &Index<PartialObjectMeta<Secret>>, wake: impl Fn(&Key)) {
+    let config = watcher::Config::default().labels(labels);
+    let all = watcher(watch::api::<PartialObjectMeta<Secret>>(runtime), config)
+        .map_ok(|event| event.modify(|secret| keep_what_is_used(&mut secret.metadata)));
+    watch::follow(all, "Secrets", index, wake).await;
+}
+
+/// The metadata of a Secret as it is kept in an index.
+pub fn kept(mut metadata: ObjectMeta) -> PartialObjectMeta<Secret> {
+    keep_what_is_used(&mut metadata);
+    metadata.into_response_partial()
 }
 
 /// Looks again at what is due, and tells whoever uses what has changed.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::store::{Compression, StoreBlocks};
 
 pub use mounts::{StoreMounts, mount};
-pub use pod::{ANNOTATION_TASK, Agent, AgentPod, CONTAINER, LABEL_COMPONENT, State};
+pub use pod::{ANNOTATION_TASK, Agent, AgentPod, CONTAINER, LABEL_COMPONENT, State, no_privileges, small};
 
 /// The environment variable with the task.
 pub const TASK: &str = "STATEWARD_TASK";

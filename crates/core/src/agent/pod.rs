@@ -178,7 +178,8 @@ fn labels(owner: &OwnerReference, component: &str) -> BTreeMap<String, String> {
     labels
 }
 
-fn small() -> ResourceRequirements {
+/// What a program needs that streams.
+pub fn small() -> ResourceRequirements {
     let quantities = |pairs: &[(&str, &str)]| {
         let pairs = pairs
             .iter()
@@ -192,7 +193,8 @@ fn small() -> ResourceRequirements {
     }
 }
 
-fn no_privileges() -> SecurityContext {
+/// The security context of a container of the "restricted" pod security standard, with a root that cannot be written to.
+pub fn no_privileges() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
         capabilities: Some(Capabilities {

@@ -46,8 +46,8 @@ pub enum Action {
     /// Ask for more space.
     GrowClaim { member: Ordinal, uid: Uid, bytes: u64 },
 
-    /// Write the first transactions into the empty server of the seed: accounts, database, `stateward.cluster`. The server is
-    /// read-only again afterwards.
+    /// Write the first transactions into the empty server of the seed: accounts, database, and last `stateward.cluster`. The
+    /// server is read-only again afterwards.
     Found { member: Ordinal, process: Process },
     /// Replace the data of `member` by that of `donor` (`CLONE INSTANCE`). It goes on in the background; the server restarts by
     /// itself, sealed. `discard`: its own transactions that may be lost.
@@ -102,11 +102,12 @@ pub enum Action {
     Close { member: Ordinal, process: Process },
     /// End a server's process, waiting for nothing and nobody: its client connections are cut before anything is released.
     EndProcess { member: Ordinal, uid: Uid },
-    /// Set system variables in a running server; `None` is the default.
+    /// Set system variables in a running server; `None` is the default. `hash` stands for all of them: see `Reply::config`.
     SetVariables {
         member: Ordinal,
         process: Process,
         values: BTreeMap<String, Option<String>>,
+        hash: String,
     },
     /// Save a server's own transactions with `mysqlbinlog`, to the backup store if there is one, else to its volume.
     SaveErrant {
@@ -152,6 +153,8 @@ pub enum ClaimEnd {
     Lost,
     /// Its member was scaled in and is no acknowledger.
     ScaledIn,
+    /// It is of an earlier cluster of this name, and the user does not want its data.
+    Old,
 }
 
 impl fmt::Display for Action {

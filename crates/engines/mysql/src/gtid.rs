@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// Where GTIDs come from: a server's UUID, and a tag where the transaction has one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source {
@@ -101,6 +104,13 @@ impl GtidSet {
                 left.sources.insert(source.clone(), rest);
             }
         }
+        left
+    }
+
+    /// What is in this set and not from the server with this UUID.
+    pub fn without_source(&self, uuid: u128) -> Self {
+        let mut left = self.clone();
+        left.sources.retain(|source, _| source.uuid != uuid);
         left
     }
 
@@ -222,6 +232,18 @@ impl fmt::Display for GtidSet {
             }
         }
         Ok(())
+    }
+}
+
+impl Serialize for GtidSet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for GtidSet {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 

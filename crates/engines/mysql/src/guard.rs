@@ -90,12 +90,12 @@ pub fn guards(action: &Action, planned: &Planned<'_>) -> Vec<Guard> {
         process: process.clone(),
     };
     match action {
+        Action::Tell(_) => Vec::new(),
         Action::EnsureSecrets
         | Action::IssueCertificates
         | Action::Apply(_)
         | Action::TakeBackup { .. }
-        | Action::Tell(_) => Vec::new(),
-        Action::ApplySet { .. } => vec![unchanged()],
+        | Action::ApplySet { .. } => vec![unchanged()],
         Action::ScaleIn { uid, .. } => vec![unchanged(), Guard::SetUid(uid.clone())],
         Action::Label {
             member, uid, writable, ..
@@ -110,9 +110,9 @@ pub fn guards(action: &Action, planned: &Planned<'_>) -> Vec<Guard> {
             vec![unchanged(), Guard::PodUid(uid.clone())]
         }
         Action::DeleteClaim { uid, why, .. } => match why {
-            ClaimEnd::Lost | ClaimEnd::ScaledIn => vec![unchanged(), Guard::ClaimUid(uid.clone())],
+            ClaimEnd::Lost | ClaimEnd::ScaledIn | ClaimEnd::Old => vec![unchanged(), Guard::ClaimUid(uid.clone())],
         },
-        Action::GrowClaim { uid, .. } => vec![Guard::ClaimUid(uid.clone())],
+        Action::GrowClaim { uid, .. } => vec![unchanged(), Guard::ClaimUid(uid.clone())],
         Action::Found { member, process } => {
             vec![unchanged(), same(member, process)]
         }
@@ -191,7 +191,23 @@ pub fn guards(action: &Action, planned: &Planned<'_>) -> Vec<Guard> {
         ],
         Action::SaveErrant { member, process, .. }
         | Action::ReloadCertificates { member, process }
-        | Action::PurgeBinlogs { member, process, .. } => vec![same(member, process)],
+        | Action::PurgeBinlogs { member, process, .. } => vec![unchanged(), same(member, process)],
+    }
+}
+
+/// The MySQLCluster must be read at this very moment: that it was read or written within [`FRESH_FOR`] is not enough. Another operator
+/// may have recorded something in between with which a receiver that acknowledges, or a writable server, must not be; and the user may
+/// want the data that is to be deleted.
+pub fn reads_again(action: &Action) -> bool {
+    match action {
+        Action::Replicate { acknowledge, .. } => *acknowledge,
+        Action::Open { .. }
+        | Action::Readmit { .. }
+        | Action::SetAcks { .. }
+        | Action::Found { .. }
+        | Action::ScaleIn { .. }
+        | Action::DeleteClaim { .. } => true,
+        _ => false,
     }
 }
 

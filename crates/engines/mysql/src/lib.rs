@@ -7,17 +7,28 @@
 #![allow(clippy::duplicated_attributes, reason = "kube's printcolumn(...) repeats type_")]
 
 pub mod action;
+pub mod agent;
 pub mod api;
 pub mod gtid;
 pub mod guard;
+pub mod intent;
+pub mod kind;
+pub mod layout;
+pub mod manifests;
 pub mod memory;
 pub mod names;
+pub mod plan;
 pub mod reason;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
+pub mod status;
 pub mod world;
 
 pub use action::{Action, ClaimEnd, Note, Stop};
 pub use api::MySQLCluster;
 pub use gtid::GtidSet;
+pub use intent::Intent;
+pub use kind::MySQLClusters;
 pub use memory::Memory;
 pub use reason::Reason;
 pub use world::{Ordinal, World};

@@ -33,6 +33,9 @@ pub struct Memory {
     pub opened: bool,
     /// k: how many acknowledgements each write has had since it was recorded.
     pub acks: u32,
+    /// How many acknowledgements the primary is to wait for: at least k. It is higher than k while that is not proven yet,
+    /// and while the primary waits for an acknowledger that is lost.
+    pub required: u32,
     /// A: who may acknowledge.
     pub ackers: BTreeSet<Ordinal>,
     /// A change of A or k that waits until enough members hold what the primary had.
@@ -41,6 +44,8 @@ pub struct Memory {
     pub failover: Option<Failover>,
     /// A planned change of the primary.
     pub switchover: Option<Switchover>,
+    /// When the last planned change was given up.
+    pub switchover_failed: Option<Timestamp>,
     /// Members with transactions that the primary does not have.
     pub quarantine: BTreeMap<Ordinal, Quarantine>,
     /// What the acknowledgers had received when the primary became it.

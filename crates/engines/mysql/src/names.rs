@@ -8,6 +8,8 @@ use crate::world::Ordinal;
 
 /// Port of clients and of replication.
 pub const PORT: i32 = 3306;
+/// Port for Stateward's own sessions: they are served when all connections are taken.
+pub const ADMIN_PORT: i32 = 33062;
 /// Port of the agent in every pod: readiness, saving transactions, backups.
 pub const AGENT_PORT: i32 = 3307;
 /// The container that runs mysqld.

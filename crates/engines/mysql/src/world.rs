@@ -223,6 +223,10 @@ pub struct Reply {
     pub volume: Option<Volume>,
     /// The fingerprint of the certificate that it presents.
     pub certificate: Option<String>,
+    /// The hash of the [`SetVariables`](crate::Action::SetVariables) that this process took last, as far as is known.
+    pub config: Option<String>,
+    /// Accounts have a second, old password.
+    pub old_passwords: bool,
 }
 
 /// One process of one server. What an action is meant for.
@@ -289,6 +293,8 @@ pub struct CloneState {
     pub running: bool,
     /// How much was copied, in per cent.
     pub percent: u32,
+    /// The host name of the donor.
+    pub donor: String,
     /// Why the last one failed.
     pub error: Option<String>,
 }
@@ -300,6 +306,8 @@ pub struct Volume {
     pub size: u64,
     /// What is free, in bytes.
     pub free: u64,
+    /// What binlogs take, in bytes.
+    pub binlogs: u64,
 }
 
 impl Server {

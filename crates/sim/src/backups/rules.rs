@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
+use stateward_etcd::Reason;
 use stateward_etcd::agent::State;
 use stateward_etcd::api::agent::Task;
 use stateward_etcd::api::etcd_backup::{AttemptKind, DeletionPolicy, Verify};
 use stateward_etcd::api::{EtcdBackup, names};
 use stateward_etcd::backup::RECORDS;
-use stateward_etcd::Reason;
 
 use super::store::{Broken, Store};
 use super::world::{Kube, task};

@@ -15,7 +15,6 @@ mod spdy;
 mod tests;
 mod websocket;
 
-
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Response, header};

@@ -15,7 +15,6 @@ use stateward_etcd::cluster::guard::{Check, Fresh, Guard, Need, SecretNow, Secre
 use stateward_etcd::cluster::manifests::tls_secrets;
 use stateward_etcd::cluster::{Authority, Intent, facts};
 
-use super::pem::{Bundle, bundle, file};
 use super::{
     Annotations, Content, Handed, ISSUED_BY, Kept, Origin, ROLES, ROTATED_AT, Role, authority_secret, cert_manager,
     is_due_now, own_authority, sign, vouches_for,
@@ -23,7 +22,8 @@ use super::{
 use crate::Shared;
 use crate::observe::is_owned;
 use crate::secrets::{Whose, taken, whose};
-use stateward_runtime::Key;
+use stateward_runtime::pki::pem::{Bundle, bundle, file};
+use stateward_runtime::{Key, pki};
 
 /// Why it was not done.
 #[derive(Debug, thiserror::Error)]
@@ -236,7 +236,7 @@ pub(crate) async fn issue(
         let (certificate, private, mut annotations) = match (&origin, cluster.tls()) {
             (Origin::Sign { ca, key }, Tls::Auto(auto)) => {
                 let wanted = sign::wanted(cluster, auto, one.role);
-                let signed = sign::sign(&wanted, ca, key, now).map_err(|error| unfit(cluster, one.role, &error))?;
+                let signed = pki::sign(&wanted, ca, key, now).map_err(|error| unfit(cluster, one.role, &error))?;
                 (
                     signed.certificate.into_bytes(),
                     signed.key.into_bytes(),

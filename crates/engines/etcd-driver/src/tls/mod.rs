@@ -7,7 +7,6 @@
 
 mod cert_manager;
 mod hand_out;
-mod pem;
 mod sign;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +24,8 @@ use stateward_etcd::cluster::{Authority, Secrets, TlsStage, Trust, World};
 
 pub(crate) use cert_manager::{Requests, request};
 pub(crate) use hand_out::{Refused, issue, renew_authority, secrets_now, trust};
-use pem::{Bundle, bundle, certificate_name, file, first_end};
+use stateward_runtime::pki::pem::{Bundle, bundle, certificate_name, file, first_end};
+use stateward_runtime::pki::unfit;
 
 use crate::Shared;
 use crate::secrets::{Found, Owned, SecretReader, taken};
@@ -153,7 +153,7 @@ impl Origin {
                 "the Secret {name} with the certificate authority lacks tls.crt or tls.key"
             ));
         };
-        match sign::unfit(&ca, &key, now) {
+        match unfit(&ca, &key, now) {
             None => Ok(Self::Sign { ca, key }),
             Some(why) => Err(format!(
                 "no certificate can be signed with the Secret {name}: {why}; put certificate and key of one authority there"
@@ -574,7 +574,7 @@ fn is_due_now(
     now: Timestamp,
 ) -> bool {
     match (cluster.tls(), origin) {
-        (Tls::Auto(auto), _) => sign::is_due(&sign::wanted(cluster, auto, role), annotations, now),
+        (Tls::Auto(auto), _) => sign::wanted(cluster, auto, role).is_due(annotations, now),
         (_, Origin::Copy { certificate, .. }) => certificate_name(&certificate.0) != handed.certificate,
         _ => false,
     }

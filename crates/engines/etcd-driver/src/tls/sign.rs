@@ -3,42 +3,15 @@
 //!
 //! When they are due is written on the Secrets as an annotation.
 
-use std::collections::BTreeMap;
-
 use jiff::{Timestamp, ToSpan};
-use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PublicKeyData, SanType,
-};
 use stateward_etcd::api::etcd_cluster::AutoTls;
 use stateward_etcd::api::{EtcdCluster, names};
+use stateward_runtime::pki::{self, AUTHORITY_DAYS, DEFAULT_VALIDITY_DAYS, RENEW_AFTER, Signed, Wanted};
 
 use super::{Annotations, ROTATE, Role, own_authority};
 use crate::Shared;
 use stateward_runtime::Key;
 use stateward_runtime::secrets::look;
-
-/// Annotation: from then on it is to be renewed.
-const RENEW_AFTER: &str = "stateward.dev/renew-after";
-/// Annotation: what the certificate was asked to carry.
-const CARRIES: &str = "stateward.dev/certificate-names";
-/// Days for which an authority of our own is valid.
-const AUTHORITY_DAYS: i64 = 3650;
-const DEFAULT_VALIDITY_DAYS: i64 = 90;
-
-/// A certificate to have.
-pub(super) struct Wanted {
-    pub(super) names: Vec<String>,
-    server: bool,
-    days: i64,
-}
-
-/// A certificate that was made.
-pub(super) struct Signed {
-    pub(super) certificate: String,
-    pub(super) key: String,
-    pub(super) annotations: Annotations,
-}
 
 /// The names that a certificate of a role carries. `further` are the user's own.
 pub(super) fn names_of(cluster: &EtcdCluster, role: Role, further: impl Iterator<Item = String>) -> Vec<String> {
@@ -72,16 +45,6 @@ pub(super) fn wanted(cluster: &EtcdCluster, auto: &AutoTls, role: Role) -> Wante
         server: role != Role::Client,
         days: auto.validity_days.unwrap_or(DEFAULT_VALIDITY_DAYS).clamp(1, 3650),
     }
-}
-
-/// Whether a certificate that is there is to be made anew.
-pub(super) fn is_due(wanted: &Wanted, annotations: Option<&Annotations>, now: Timestamp) -> bool {
-    let text = |name: &str| annotations.and_then(|all| all.get(name)).map_or("", String::as_str);
-    is_past(text(RENEW_AFTER), now) || text(CARRIES) != wanted.names.join(",")
-}
-
-fn is_past(time: &str, now: Timestamp) -> bool {
-    time.parse::<Timestamp>().map_or(true, |time| now >= time)
 }
 
 /// Whether a CA of our own is to be replaced: it nears its end, a person asked for it, or it is gone. That of members may be missing:
@@ -133,111 +96,18 @@ fn rotation_asked(cluster: &EtcdCluster) -> Option<&String> {
 
 /// A new authority for a role.
 pub(super) fn make_authority(cluster: &EtcdCluster, role: Role, now: Timestamp) -> Result<Signed, rcgen::Error> {
-    let key = KeyPair::generate()?;
-    let mut params = CertificateParams::new(Vec::new())?;
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let what = if role == Role::Peer { "peer CA" } else { "CA" };
-    params.distinguished_name = common_name(&format!("{} {what} {}", cluster.name(), now.as_second()));
-    live(&mut params, now, AUTHORITY_DAYS);
-    let mut annotations = BTreeMap::from([renew_after(now, AUTHORITY_DAYS)]);
-    annotations.extend(rotation_asked(cluster).map(|asked| (ROTATE.to_owned(), asked.clone())));
-    Ok(Signed {
-        certificate: params.self_signed(&key)?.pem(),
-        key: key.serialize_pem(),
-        annotations,
-    })
-}
-
-/// A certificate that an authority signs. It never outlives the authority.
-pub(super) fn sign(wanted: &Wanted, ca: &str, ca_key: &str, now: Timestamp) -> Result<Signed, rcgen::Error> {
-    let issuer = Issuer::from_ca_cert_pem(ca, KeyPair::from_pem(ca_key)?)?;
-    let key = KeyPair::generate()?;
-    let mut params = CertificateParams::new(Vec::new())?;
-    for name in &wanted.names {
-        params.subject_alt_names.push(match name.parse() {
-            Ok(address) => SanType::IpAddress(address),
-            Err(_) => SanType::DnsName(name.as_str().try_into()?),
-        });
-    }
-    params.distinguished_name = common_name(wanted.names.first().map_or("etcd", String::as_str));
-    // Members are each other's clients, and etcd's gateway is a client of its own server.
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    if wanted.server {
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
-    }
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    let days = days_left(ca, now).map_or(wanted.days, |left| wanted.days.min(left));
-    live(&mut params, now, days);
-    Ok(Signed {
-        certificate: params.signed_by(&key, &issuer)?.pem(),
-        key: key.serialize_pem(),
-        annotations: BTreeMap::from([renew_after(now, days), (CARRIES.to_owned(), wanted.names.join(","))]),
-    })
-}
-
-/// Why nothing can be signed with an authority; `None`: it can. Whoever replaces a Secret key by key leaves a certificate with another's
-/// key in between, and what such an authority signs nobody takes.
-pub(super) fn unfit(ca: &str, ca_key: &str, now: Timestamp) -> Option<String> {
-    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(ca.as_bytes()) else {
-        return Some("tls.crt holds no certificate in PEM".into());
-    };
-    let Ok(certificate) = pem.parse_x509() else {
-        return Some("the certificate in tls.crt cannot be read".into());
-    };
-    let key = match KeyPair::from_pem(ca_key) {
-        Ok(key) => key,
-        Err(error) => return Some(format!("the key in tls.key cannot be used ({error})")),
-    };
-    if !certificate.is_ca() {
-        return Some("the certificate in tls.crt is not one of an authority (basicConstraints CA:TRUE)".into());
-    }
-    if key.subject_public_key_info() != certificate.public_key().raw {
-        return Some("tls.key is not the key of the certificate in tls.crt".into());
-    }
-    let ended = certificate.validity().not_after.timestamp() <= now.as_second();
-    ended.then(|| {
-        format!(
-            "the certificate in tls.crt ended at {}",
-            certificate.validity().not_after
-        )
-    })
-}
-
-/// For how many whole days an authority is still valid, at least one.
-fn days_left(ca: &str, now: Timestamp) -> Option<i64> {
-    let (_, pem) = x509_parser::pem::parse_x509_pem(ca.as_bytes()).ok()?;
-    let end = pem.parse_x509().ok()?.validity().not_after.timestamp();
-    Some(((end - now.as_second()) / 86_400).max(1))
-}
-
-fn renew_after(now: Timestamp, days: i64) -> (String, String) {
-    let then = now.checked_add((days * 24 * 2 / 3).hours()).unwrap_or(now);
-    (RENEW_AFTER.to_owned(), then.to_string())
-}
-
-fn common_name(name: &str) -> DistinguishedName {
-    let mut distinguished = DistinguishedName::new();
-    // at most 64 characters by X.509
-    distinguished.push(DnType::CommonName, name.chars().take(64).collect::<String>());
-    distinguished
-}
-
-/// Valid from yesterday, since clocks differ, until midnight of the day that is so many days from now.
-fn live(params: &mut CertificateParams, now: Timestamp, days: i64) {
-    let day = |days: i64| {
-        let then = now.checked_add((days * 24).hours()).unwrap_or(now);
-        let date = then.to_zoned(jiff::tz::TimeZone::UTC).date();
-        let unsigned = |number: i8| u8::try_from(number).unwrap_or(1);
-        rcgen::date_time_ymd(i32::from(date.year()), unsigned(date.month()), unsigned(date.day()))
-    };
-    params.not_before = day(-1);
-    params.not_after = day(days);
+    let mut made = pki::make_authority(&format!("{} {what} {}", cluster.name(), now.as_second()), now)?;
+    let asked = rotation_asked(cluster).map(|asked| (ROTATE.to_owned(), asked.clone()));
+    made.annotations.extend(asked);
+    Ok(made)
 }
 
 #[cfg(test)]
 mod tests {
     use stateward_etcd::api::etcd_cluster::Tls;
+
+    use stateward_runtime::pki::{days_left, sign, unfit};
 
     use super::*;
 
@@ -300,6 +170,6 @@ mod tests {
         let wanted = wanted(&cluster, auto, Role::Server);
         let signed = sign(&wanted, &authority.certificate, &authority.key, later).expect("a certificate");
         assert!(days_left(&signed.certificate, now) <= days_left(&authority.certificate, now));
-        assert!(!is_due(&wanted, Some(&signed.annotations), later));
+        assert!(!wanted.is_due(Some(&signed.annotations), later));
     }
 }

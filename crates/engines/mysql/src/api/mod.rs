@@ -16,7 +16,7 @@ pub use cluster::{
 pub use pod::PodPolicy;
 pub use status::{
     AppliedConfig, BootstrapRecord, Expelled, FailoverRecord, MemberHealth, MemberRole, MemberStatus,
-    MySQLClusterStatus, PasswordRecord, Phase, QuarantineRecord, SwitchoverRecord, TlsRecord,
+    MySQLClusterStatus, PasswordRecord, PendingRecord, Phase, QuarantineRecord, SwitchoverRecord, TlsRecord,
 };
 pub use version::MySQLVersion;
 

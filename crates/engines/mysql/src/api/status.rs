@@ -40,6 +40,12 @@ pub struct MySQLClusterStatus {
     /// The pods that may acknowledge. While the primary is among them, it is not yet proven that enough others hold what it has.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub ackers: Vec<String>,
+    /// How many acknowledgements the primary waits for: more than `acks` while it is not proven that each write had as many.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub required_acks: i32,
+    /// A change of `acks` or `ackers` that waits until enough members hold what the primary had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_ackers: Option<PendingRecord>,
     /// One entry for each member.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub members: Vec<MemberStatus>,
@@ -61,6 +67,18 @@ pub struct MySQLClusterStatus {
     /// A planned change of the primary in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switchover: Option<SwitchoverRecord>,
+    /// When the last planned change of the primary was given up.
+    #[serde(default, deserialize_with = "time_or_none", skip_serializing_if = "Option::is_none")]
+    pub switchover_failed_at: Option<Time>,
+    /// The value of the annotation stateward.dev/switchover-to that was followed last.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub switched_to: String,
+    /// The MySQLBackup that an upgrade waits for.
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
+    pub upgrade_backup: String,
+    /// The primary of this epoch was writable once.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub opened: bool,
     /// Members with transactions that the primary does not have.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub quarantine: Vec<QuarantineRecord>,
@@ -220,6 +238,26 @@ pub struct BootstrapRecord {
         skip_serializing_if = "is_default"
     )]
     pub first_gtids: String,
+}
+
+/// A change of those who acknowledge.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PendingRecord {
+    /// The pods that may acknowledge afterwards.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub ackers: Vec<String>,
+    /// How many of them acknowledge each write afterwards.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub acks: i32,
+    /// What as many of them must hold before.
+    #[serde(
+        rename = "mustHoldGTIDs",
+        default,
+        deserialize_with = "null_as_default",
+        skip_serializing_if = "is_default"
+    )]
+    pub must_hold: String,
 }
 
 /// A failover in progress.

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use stateward_etcd::cluster::manifests::fingerprint;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use stateward_core::manifests::fingerprint;
 
 const END: &str = "-----END CERTIFICATE-----";
 
 /// Certificates by their fingerprints.
-pub(super) type Bundle = BTreeMap<String, String>;
+pub type Bundle = BTreeMap<String, String>;
 
 /// The certificates of a CA file. What cannot be read is left out: nobody could be verified with it.
-pub(super) fn bundle(text: &[u8]) -> Bundle {
+pub fn bundle(text: &[u8]) -> Bundle {
     let text = String::from_utf8_lossy(text);
     text.split_inclusive(END)
         .filter_map(|block| {
@@ -25,13 +25,13 @@ pub(super) fn bundle(text: &[u8]) -> Bundle {
 }
 
 /// The name of the first certificate of a file.
-pub(super) fn certificate_name(text: &[u8]) -> Option<String> {
+pub fn certificate_name(text: &[u8]) -> Option<String> {
     let first = CertificateDer::pem_slice_iter(text).next()?.ok()?;
     Some(fingerprint(&first))
 }
 
 /// When the first of a file's certificates ends.
-pub(super) fn first_end(text: &[u8]) -> Option<Timestamp> {
+pub fn first_end(text: &[u8]) -> Option<Timestamp> {
     CertificateDer::pem_slice_iter(text)
         .flatten()
         .filter_map(|der| {
@@ -42,7 +42,7 @@ pub(super) fn first_end(text: &[u8]) -> Option<Timestamp> {
 }
 
 /// A bundle as a file.
-pub(super) fn file(bundle: &Bundle) -> String {
+pub fn file(bundle: &Bundle) -> String {
     bundle.values().map(String::as_str).collect()
 }
 
