@@ -20,7 +20,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
-    setup::ensure(paths).context("lane failed: setup")?;
+    setup::ensure(paths)
+        .and_then(|()| setup::ensure_for_tests(paths))
+        .context("lane failed: setup")?;
     lint::run(paths)?;
     cargo::generate(paths, &cargo::Generate { check: true }).context("lane failed: generated files")?;
     let started = Instant::now();
