@@ -107,11 +107,11 @@ impl GtidSet {
         left
     }
 
-    /// What is in this set and not from the server with this UUID.
-    pub fn without_source(&self, uuid: u128) -> Self {
-        let mut left = self.clone();
-        left.sources.retain(|source, _| source.uuid != uuid);
-        left
+    /// What in this set is from the server with this UUID.
+    pub fn of_source(&self, uuid: u128) -> Self {
+        let mut own = self.clone();
+        own.sources.retain(|source, _| source.uuid == uuid);
+        own
     }
 
     /// What is in both.

@@ -48,7 +48,8 @@ pub struct Memory {
     pub switchover_failed: Option<Timestamp>,
     /// Members with transactions that the primary does not have.
     pub quarantine: BTreeMap<Ordinal, Quarantine>,
-    /// What the acknowledgers had received when the primary became it.
+    /// What was known to exist when the primary became it: what it had, and what acknowledgers had received. What a member other
+    /// than the primary wrote itself beyond that was acknowledged by nobody.
     pub received_at_promotion: GtidSet,
     /// The former primary, until it is a clean replica again.
     pub former_primary: Option<Ordinal>,

@@ -17,9 +17,11 @@ use crate::reason::Reason;
 use crate::world::{Ordinal, Reply};
 
 pub(super) fn ackers(view: &View<'_>, round: &mut Round) {
-    let Some(primary) = round.memory.primary else { return };
-    let Some(reply) = view.reply(primary) else { return };
-    if round.primary_changes() || view.observed != Some(primary) {
+    // What a primary without its data says of itself is no reason to need less of the others.
+    let Some((primary, reply)) = view.primary(&round.memory) else {
+        return;
+    };
+    if round.primary_changes() || view.stored.primary != Some(primary) {
         return;
     }
     let before = round.memory.ackers.clone();
@@ -211,7 +213,8 @@ fn target(view: &View<'_>, round: &Round, primary: Ordinal, reply: &Reply) -> Op
             must_hold: if acks == 0 { GtidSet::default() } else { lead? },
         });
     }
-    let waits = reply.source.enabled && reply.source.acks >= memory.required;
+    let recorded = view.stored.required >= memory.required;
+    let waits = recorded && reply.source.enabled && reply.source.acks >= memory.required;
     if memory.required > memory.acks && many >= memory.required && (waits || !is_open(view, round)) {
         return Some(Pending {
             ackers: stay,

@@ -30,7 +30,11 @@ pub(super) fn failover(view: &View<'_>, round: &mut Round) -> Flow {
             return Flow::On;
         };
         let pool = pool(view, round, primary);
-        if !(pool.forced || pool.members.len() >= needed(round)) {
+        let any = pool
+            .members
+            .iter()
+            .any(|member| !round.memory.quarantine.contains_key(member));
+        if !(pool.forced || pool.members.len() >= needed(round)) || !any {
             impossible(view, round, primary, &why, &pool);
             return Flow::On;
         }
@@ -126,12 +130,14 @@ fn replace(view: &View<'_>, round: &mut Round, primary: Ordinal) -> Flow {
     } else {
         stopped.len() >= needed(round)
     };
-    if enough {
-        return promote(view, round, primary, &stopped, pool.forced);
+    // A receiver that was stopped before the failover was recorded may be started again by another operator.
+    let recorded = view.stored.failover.is_some();
+    if enough && recorded && promote(view, round, primary, &stopped, pool.forced) {
+        return Flow::On;
     }
     let why = round.memory.failover.as_ref().map(|failover| failover.reason.clone());
     let why = why.unwrap_or_default();
-    if running > 0 {
+    if running > 0 || !recorded {
         round.say(
             Work::Recovering,
             Reason::FailingOver,
@@ -148,34 +154,42 @@ fn replace(view: &View<'_>, round: &mut Round, primary: Ordinal) -> Flow {
         round.memory.failover = None;
         return Flow::On;
     }
-    impossible(view, round, primary, &why, &pool);
+    if enough {
+        differ(view, round, primary, &pool);
+    } else {
+        impossible(view, round, primary, &why, &pool);
+    }
     Flow::Stop
 }
 
-/// The most advanced becomes the primary.
-fn promote(view: &View<'_>, round: &mut Round, from: Ordinal, stopped: &[(Ordinal, &Reply)], forced: bool) -> Flow {
-    // Own transactions that are known decide nothing, and those that the user gave up: of what such a member has, only what it wrote
-    // itself. What it received may be acknowledged.
-    let discard = &view.intent.requests.discard;
-    let counted = |member: Ordinal, reply: &Reply| -> GtidSet {
-        let own = round.memory.quarantine.get(&member).map(|one| one.gtids.clone());
-        let counted = reply.received().subtract(&own.unwrap_or_default());
-        if discard.contains(&member) {
-            counted.without_source(reply.process.uuid)
-        } else {
-            counted
-        }
+/// None has all that the others have.
+fn differ(view: &View<'_>, round: &mut Round, primary: Ordinal, pool: &Pool) {
+    let message = format!(
+        "{} is unavailable, and none of {} has all transactions that the others have, or has none of its own. Bring back {}, or compare \
+         SELECT @@gtid_executed on each of them",
+        view.name(primary),
+        view.names(&pool.members),
+        view.name(primary),
+    );
+    round.say(Work::Blocked, Reason::ReceivedSetsDiffer, message);
+    round.wake(LATER);
+}
+
+/// The most advanced becomes the primary. False: there is none.
+fn promote(view: &View<'_>, round: &mut Round, from: Ordinal, stopped: &[(Ordinal, &Reply)], forced: bool) -> bool {
+    // What a member wrote itself decides nothing, and keeps it from being promoted.
+    let own = |member: Ordinal, reply: &Reply| -> GtidSet {
+        let known = round.memory.quarantine.get(&member).map(|one| one.gtids.clone());
+        view.written_aside(&round.memory, reply)
+            .union(&known.unwrap_or_default())
     };
     let mut all = GtidSet::default();
     for (member, reply) in stopped {
-        all.extend(&counted(*member, reply));
+        all.extend(&reply.received().subtract(&own(*member, reply)));
     }
     let best = stopped
         .iter()
-        .filter(|(member, reply)| {
-            let own = discard.contains(member) && !all.contains(&reply.received());
-            !round.memory.quarantine.contains_key(member) && !own && reply.received().contains(&all)
-        })
+        .filter(|(member, reply)| own(*member, reply).is_empty() && reply.received().contains(&all))
         .min_by_key(|(member, reply)| {
             let version = view.version(from).or(round.memory.current);
             (
@@ -188,20 +202,7 @@ fn promote(view: &View<'_>, round: &mut Round, from: Ordinal, stopped: &[(Ordina
             )
         });
     let Some((best, reply)) = best.copied() else {
-        let members: Vec<Ordinal> = stopped.iter().map(|(member, _)| *member).collect();
-        round.say(
-            Work::Blocked,
-            Reason::ReceivedSetsDiffer,
-            format!(
-                "{} is unavailable, and none of {} has all transactions that the others have. Look at them with \
-                 SELECT @@gtid_executed, then name the one whose own transactions may be lost in the annotation {}",
-                view.name(from),
-                view.names(&members),
-                crate::names::ANNOTATION_DISCARD,
-            ),
-        );
-        round.wake(LATER);
-        return Flow::Stop;
+        return false;
     };
     let has = reply.received();
     let read: BTreeSet<Ordinal> = stopped
@@ -224,15 +225,14 @@ fn promote(view: &View<'_>, round: &mut Round, from: Ordinal, stopped: &[(Ordina
         memory.acks = 0;
         memory.ackers = BTreeSet::new();
         memory.former_primary = None;
-        memory.received_at_promotion = GtidSet::default();
     } else {
         // k others hold everything: who was not read is not needed any more.
         if holders >= usize::try_from(memory.acks).unwrap_or(usize::MAX) {
             memory.ackers = read;
         }
         memory.former_primary = Some(from);
-        memory.received_at_promotion = all;
     }
+    memory.received_at_promotion = all;
     memory.primary = Some(best);
     memory.epoch += 1;
     memory.opened = false;
@@ -244,7 +244,7 @@ fn promote(view: &View<'_>, round: &mut Round, from: Ordinal, stopped: &[(Ordina
     round.note(true, Reason::FailedOver, message.clone());
     round.say(Work::Recovering, Reason::FailingOver, message);
     round.wake(SOON);
-    Flow::On
+    true
 }
 
 /// Too few acknowledgers reply.

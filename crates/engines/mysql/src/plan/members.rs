@@ -57,7 +57,9 @@ impl View<'_> {
         let Some(reply) = self.reply(member) else {
             return Data::Unknown;
         };
-        if reply.is_blank() {
+        // After a clone that did not end well there is nothing to rely on, whatever it says it has executed.
+        let cloned = reply.clone.as_ref();
+        if reply.is_blank() || cloned.is_some_and(|clone| clone.running || clone.error.is_some()) {
             Data::Blank
         } else if reply.cluster.as_ref() == Some(&self.intent.uid) && reply.executed.contains(&memory.first()) {
             Data::Ours
@@ -84,7 +86,7 @@ impl View<'_> {
     /// Everything that the primary has: executed, being committed, and what it received before it became the primary. Read after
     /// the other members' replies.
     pub(super) fn lead(&self, memory: &Memory) -> Option<GtidSet> {
-        let primary = memory.primary.filter(|primary| Some(*primary) == self.observed)?;
+        let primary = memory.primary.filter(|primary| Some(*primary) == self.stored.primary)?;
         // An empty server would make everybody else's transactions look like their own.
         if self.data(memory, primary) != Data::Ours || self.is_lost(memory, primary) {
             return None;
@@ -104,6 +106,20 @@ impl View<'_> {
         self.data(memory, member) == Data::Ours
             && !memory.quarantine.contains_key(&member)
             && self.errant(memory, member).is_some_and(|errant| errant.is_empty())
+    }
+
+    /// The primary, if it replies and has the cluster's data.
+    pub(super) fn primary(&self, memory: &Memory) -> Option<(Ordinal, &Reply)> {
+        let primary = memory.primary?;
+        let usable = self.data(memory, primary) == Data::Ours && !self.is_lost(memory, primary);
+        Some((primary, self.reply(primary).filter(|_| usable)?))
+    }
+
+    /// What a member that is not the primary wrote itself in this epoch. Nothing of it was acknowledged: only the primary's own
+    /// transactions are.
+    pub(super) fn written_aside(&self, memory: &Memory, reply: &Reply) -> GtidSet {
+        let own = reply.executed.of_source(reply.process.uuid);
+        own.subtract(&memory.received_at_promotion).subtract(&memory.first())
     }
 
     /// Its channel leads to the primary, and both threads run.
@@ -184,7 +200,8 @@ impl View<'_> {
 
     /// The primary lets it not connect. Its own word is not enough: another operator may still be about to start its receiver.
     pub(super) fn is_kept_from_acknowledging(&self, memory: &Memory, member: Ordinal) -> bool {
-        if self.reply(member).is_some_and(|reply| !reply.is_fenced()) {
+        let runs = self.reply(member).is_some_and(|reply| !reply.is_fenced());
+        if runs || !self.stored.expelled.contains(&member) {
             return false;
         }
         let id = self.intent.server_id(member);

@@ -49,7 +49,7 @@ pub fn plan(intent: &Intent, memory: &Memory, world: &World, now: Timestamp) -> 
         intent,
         world,
         now,
-        observed: memory.primary,
+        stored: memory,
         outdated: restarts::outdated(intent, memory, world),
     };
     let mut round = Round {

@@ -1,7 +1,7 @@
 //! The primary takes writes: only after enough others hold all that it executed. Also after it restarted: its crash recovery commits
 //! transactions that nobody acknowledged (MySQL bug 99370).
 
-use super::members::{Data, is_open};
+use super::members::is_open;
 use super::round::{Round, SOON, View, Work};
 use crate::action::Action;
 use crate::api::WhenNoAcker;
@@ -17,10 +17,9 @@ pub(super) fn open(view: &View<'_>, round: &mut Round) {
         round.memory.opened = true;
         return;
     }
-    let Some(reply) = view.reply(primary) else { return };
-    if view.data(&round.memory, primary) != Data::Ours {
+    let Some((_, reply)) = view.primary(&round.memory) else {
         return;
-    }
+    };
     round.wake(SOON);
     let left = reply.unapplied();
     if !left.is_empty() || !reply.is_fenced() {
@@ -78,7 +77,8 @@ pub(super) fn open(view: &View<'_>, round: &mut Round) {
         );
         return;
     }
-    round.memory.acks = round.memory.required;
+    // As many hold everything. Another operator may open it at this moment for as many as were recorded before.
+    round.memory.acks = round.memory.required.min(view.stored.required).max(round.memory.acks);
     round.memory.opened = true;
     round.act(Action::Open {
         member: primary,

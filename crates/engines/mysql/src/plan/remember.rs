@@ -42,7 +42,6 @@ fn former_primary(view: &View<'_>, round: &mut Round) {
     let gone = !view.has_place(former) && view.pod(former).is_none() && former.0 >= view.intent.size;
     if gone || (view.is_clean(memory, former) && view.follows(memory, former)) {
         round.memory.former_primary = None;
-        round.memory.received_at_promotion = Default::default();
     }
 }
 

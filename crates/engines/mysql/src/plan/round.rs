@@ -23,8 +23,9 @@ pub(super) struct View<'a> {
     pub(super) intent: &'a Intent,
     pub(super) world: &'a World,
     pub(super) now: Timestamp,
-    /// The primary that `world.ahead` was read from.
-    pub(super) observed: Option<Ordinal>,
+    /// What was stored before the world was observed. Only what was recorded then keeps another operator, which knows no more than
+    /// the record, from undoing what is observed now.
+    pub(super) stored: &'a Memory,
     /// The pods of these members were made from another template, and are to be restarted.
     pub(super) outdated: BTreeSet<Ordinal>,
 }

@@ -1,6 +1,7 @@
 //! Fewer members: the highest ordinals first, none of them the primary or an acknowledger any more. Their claims are deleted
 //! afterwards, by UID, unless the spec retains them. More members need only pods; `clone` and `replicate` do the rest.
 
+use super::members::is_open;
 use super::round::{LATER, Round, View, Work};
 use crate::action::{Action, ClaimEnd};
 use crate::names::ANNOTATION_DISCARD;
@@ -16,7 +17,9 @@ pub(super) fn scale(view: &View<'_>, round: &mut Round) {
         let message = format!("creating members until there are {}", view.intent.size);
         round.say(Work::Scaling, Reason::ScalingOut, message);
     }
-    if set.replicas > view.intent.size {
+    // While there is no primary that takes writes, every member may be needed.
+    let primary_is_open = is_open(view, round) && view.primary(&round.memory).is_some();
+    if set.replicas > view.intent.size && primary_is_open {
         let mut keep = set.replicas;
         let mut why = None;
         while keep > view.intent.size && why.is_none() {
@@ -46,7 +49,9 @@ pub(super) fn scale(view: &View<'_>, round: &mut Round) {
             });
         }
     }
-    delete_claims(view, round);
+    if primary_is_open {
+        delete_claims(view, round);
+    }
 }
 
 /// Why a member cannot be removed yet.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::members::elapsed;
 use super::round::{Flow, LATER, Round, SOON, View, Work};
 use crate::action::Action;
-use crate::gtid::GtidSet;
 use crate::memory::Switchover;
 use crate::names::ANNOTATION_SWITCHOVER;
 use crate::reason::Reason;
@@ -30,14 +29,14 @@ pub(super) fn switchover(view: &View<'_>, round: &mut Round) -> Flow {
 }
 
 fn begin(view: &View<'_>, round: &mut Round) {
-    let Some(primary) = round.memory.primary else { return };
-    let Some(reply) = view.reply(primary).filter(|reply| !reply.read_only) else {
-        return;
-    };
+    let primary = view.primary(&round.memory).filter(|(_, reply)| !reply.read_only);
+    let Some((primary, reply)) = primary else { return };
     let ready = reply.source.waiting == 0;
     if let Some(to) = asked(view, round, primary) {
         match to {
-            Ok(to) if is_ready(view, round, to) && ready => start(view, round, primary, to),
+            Ok(to) if is_ready(view, round, to) && others_follow(view, round, to) && ready => {
+                start(view, round, primary, to)
+            }
             Ok(to) => {
                 let message = format!(
                     "{} becomes the primary as soon as it has caught up (annotation {ANNOTATION_SWITCHOVER})",
@@ -70,7 +69,11 @@ fn begin(view: &View<'_>, round: &mut Round) {
         return;
     };
     // One that is restarted next would have to give the role up again.
-    if !is_ready(view, round, prefer) || !ready || view.outdated.contains(&prefer) {
+    if !is_ready(view, round, prefer)
+        || !others_follow(view, round, prefer)
+        || !ready
+        || view.outdated.contains(&prefer)
+    {
         return;
     }
     if pause.is_zero() {
@@ -125,6 +128,18 @@ fn is_ready(view: &View<'_>, round: &Round, to: Ordinal) -> bool {
         && primary.is_none_or(|primary| view.outdated.contains(&primary) || view.may_follow_version(primary, to))
 }
 
+/// Enough of those who acknowledge can follow it: they are not older.
+fn others_follow(view: &View<'_>, round: &Round, to: Ordinal) -> bool {
+    let memory = &round.memory;
+    let others = memory
+        .ackers
+        .iter()
+        .chain(&memory.primary)
+        .filter(|other| **other != to);
+    let able = others.filter(|other| view.may_follow_version(**other, to)).count();
+    able >= usize::try_from(memory.required).unwrap_or(usize::MAX)
+}
+
 /// Whom the primary gives its role to.
 fn best(view: &View<'_>, round: &Round, primary: Ordinal) -> Option<Ordinal> {
     let members = view.world.members.keys().copied();
@@ -133,6 +148,7 @@ fn best(view: &View<'_>, round: &Round, primary: Ordinal) -> Option<Ordinal> {
         .min_by_key(|member| {
             (
                 view.outdated.contains(member),
+                !others_follow(view, round, *member),
                 view.intent.prefer != Some(*member),
                 view.reply(*member).map(|reply| reply.unapplied().count()),
                 *member,
@@ -170,6 +186,10 @@ fn proceed(view: &View<'_>, round: &mut Round, switchover: &Switchover) -> Flow 
         return Flow::Stop;
     }
     round.wake(SOON);
+    // Another operator may open it again as long as this was not recorded.
+    if view.stored.switchover.as_ref() != Some(switchover) {
+        return Flow::Stop;
+    }
     // Read-only by its own word, and nothing is being committed: what it executed is all there is.
     if primary.source.waiting > 0 || !primary.owned.is_empty() {
         return Flow::Stop;
@@ -198,7 +218,7 @@ fn proceed(view: &View<'_>, round: &mut Round, switchover: &Switchover) -> Flow 
         memory.ackers.insert(from);
     }
     memory.former_primary = None;
-    memory.received_at_promotion = GtidSet::default();
+    memory.received_at_promotion = next.executed.clone();
     memory.switchover_failed = None;
     if view.intent.requests.switchover_to == Some(view.name(to)) {
         memory.switched_to.clone_from(&view.intent.requests.switchover_to);
