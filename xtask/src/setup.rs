@@ -46,6 +46,20 @@ pub(crate) fn ensure(paths: &Paths) -> Result<()> {
     )
 }
 
+/// Images that tests of the workspace run beside etcd.
+const TESTED: [&str; 1] = ["mysql:9.7"];
+
+/// Fetches what tests need beside [`ensure`]. A test whose image is missing fails and names it.
+pub(crate) fn ensure_for_tests(paths: &Paths) -> Result<()> {
+    let catalogue = Catalogue::read(&paths.checkout)?;
+    for image in catalogue.find(&TESTED.map(str::to_owned))? {
+        if let Err(error) = images::build(paths, image) {
+            eprintln!("continuing without: {error:#}");
+        }
+    }
+    Ok(())
+}
+
 fn versions(folder: &std::path::Path) -> String {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries

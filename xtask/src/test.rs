@@ -25,6 +25,7 @@ pub(crate) struct Args {
 pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
     setup::ensure(paths).context("lane failed: setup")?;
     if args.only.is_none() {
+        setup::ensure_for_tests(paths).context("lane failed: images of the tests")?;
         lint::run(paths)?;
         cargo::generate(paths, &cargo::Generate { check: true }).context("lane failed: generated files")?;
     }

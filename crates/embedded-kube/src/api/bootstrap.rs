@@ -157,6 +157,7 @@ fn cluster_roles() -> Vec<(&'static str, Vec<Value>)> {
             ],
             READ,
         ),
+        rule(&["networking.k8s.io"], &["networkpolicies"], READ),
         rule(
             &["policy"],
             &["poddisruptionbudgets", "poddisruptionbudgets/status"],
@@ -186,6 +187,7 @@ fn cluster_roles() -> Vec<(&'static str, Vec<Value>)> {
             WRITE,
         ),
         rule(&["apps"], &["statefulsets", "statefulsets/scale"], WRITE),
+        rule(&["networking.k8s.io"], &["networkpolicies"], WRITE),
         rule(&["policy"], &["poddisruptionbudgets"], WRITE),
         rule(&["coordination.k8s.io"], &["leases"], &read_and_write),
     ]);

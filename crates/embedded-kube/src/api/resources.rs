@@ -216,7 +216,8 @@ pub(crate) const STATUS: Subresource = Subresource {
 pub(crate) fn built_in() -> Vec<Resource> {
     use k8s_openapi::api::{
         apps::v1 as apps, coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery,
-        policy::v1 as policy, rbac::v1 as rbac, scheduling::v1 as scheduling, storage::v1 as storage,
+        networking::v1 as networking, policy::v1 as policy, rbac::v1 as rbac, scheduling::v1 as scheduling,
+        storage::v1 as storage,
     };
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
     const AUTH: &str = "authorization.k8s.io";
@@ -327,6 +328,16 @@ pub(crate) fn built_in() -> Vec<Resource> {
         stored!("events.k8s.io", "events", "Event", NS, core::Event)
             .short(&["ev"])
             .stored_as("events"),
+        // Stored, and not enforced: nothing is cut off by it.
+        stored!(
+            "networking.k8s.io",
+            "networkpolicies",
+            "NetworkPolicy",
+            NS,
+            networking::NetworkPolicy
+        )
+        .short(&["netpol"])
+        .generation(),
         stored!(
             "policy",
             "poddisruptionbudgets",

@@ -51,6 +51,8 @@ PodTemplateSpec: metadata=ObjectMeta spec=PodSpec
 StatefulSetSpec: selector{} template=PodTemplateSpec
 StatefulSetStatus: conditions[type]
 StatefulSet: metadata=ObjectMeta spec=StatefulSetSpec status=StatefulSetStatus
+NetworkPolicySpec: podSelector{}
+NetworkPolicy: metadata=ObjectMeta spec=NetworkPolicySpec
 PodDisruptionBudgetSpec: selector{}!replace
 PodDisruptionBudgetStatus: conditions[type]
 PodDisruptionBudget: metadata=ObjectMeta spec=PodDisruptionBudgetSpec status=PodDisruptionBudgetStatus

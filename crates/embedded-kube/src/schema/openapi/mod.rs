@@ -7,7 +7,8 @@
 use k8s_openapi::api::{
     apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
     autoscaling::v1 as autoscaling, coordination::v1 as coordination, core::v1 as core, discovery::v1 as discovery,
-    events::v1 as events, policy::v1 as policy, rbac::v1 as rbac, scheduling::v1 as scheduling, storage::v1 as storage,
+    events::v1 as events, networking::v1 as networking, policy::v1 as policy, rbac::v1 as rbac,
+    scheduling::v1 as scheduling, storage::v1 as storage,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
 use schemars::JsonSchema;
@@ -380,6 +381,7 @@ fn add_built_in(definitions: &mut Definitions, served: &Served<'_>) -> Option<St
         ("coordination.k8s.io", "Lease") => add::<coordination::Lease>(d),
         ("discovery.k8s.io", "EndpointSlice") => add::<discovery::EndpointSlice>(d),
         ("events.k8s.io", "Event") => add::<events::Event>(d),
+        ("networking.k8s.io", "NetworkPolicy") => add::<networking::NetworkPolicy>(d),
         ("policy", "PodDisruptionBudget") => add::<policy::PodDisruptionBudget>(d),
         ("rbac.authorization.k8s.io", "ClusterRole") => add::<rbac::ClusterRole>(d),
         ("rbac.authorization.k8s.io", "ClusterRoleBinding") => add::<rbac::ClusterRoleBinding>(d),

@@ -95,6 +95,7 @@ pub(super) fn headers(kind: &str) -> &'static [&'static str] {
         "RoleBinding" | "ClusterRoleBinding" => &["Name", "Role", "Age", "+Users", "+Groups", "+ServiceAccounts"],
         "StatefulSet" => &["Name", "Ready", "Age", "+Containers", "+Images"],
         "ControllerRevision" => &["Name", "Controller", "Revision", "Age"],
+        "NetworkPolicy" => &["Name", "Pod-Selector", "Age"],
         "PodDisruptionBudget" => &[
             "Name",
             "Min Available",
@@ -288,6 +289,11 @@ pub(super) fn cells(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {
                 age().into(),
             ]
         }
+        "NetworkPolicy" => vec![
+            name.into(),
+            labels(object.pointer("/spec/podSelector/matchLabels")).into(),
+            age().into(),
+        ],
         "PodDisruptionBudget" => {
             let or_na = |pointer: &str| match object.pointer(pointer) {
                 None | Some(Value::Null) => "N/A".to_owned(),

@@ -69,11 +69,15 @@ pub(super) fn content(file: &Path) -> io::Result<Content> {
     Ok(content)
 }
 
+/// Binlogs as bytes.
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub(super) mod testing {
+    use super::{GTID, HEADER, MAGIC};
 
-    fn event(kind: u8, body: &[u8]) -> Vec<u8> {
+    /// The UUID of every transaction.
+    pub(in crate::agent) const UUID: u128 = u128::from_be_bytes([0xab; 16]);
+
+    pub(super) fn event(kind: u8, body: &[u8]) -> Vec<u8> {
         let length = u32::try_from(HEADER + body.len()).expect("short");
         let mut event = vec![0; 4];
         event.push(kind);
@@ -84,33 +88,42 @@ mod tests {
         event
     }
 
-    fn gtid(number: u64) -> Vec<u8> {
+    pub(super) fn gtid(number: u64) -> Vec<u8> {
         let mut body = vec![1];
-        body.extend([0xab; 16]);
+        body.extend(UUID.to_be_bytes());
         body.extend(number.to_le_bytes());
         body.extend([7; 20]);
         event(GTID, &body)
     }
 
+    /// A binlog with these transactions.
+    pub(in crate::agent) fn binlog(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
+        let mut bytes = [MAGIC.to_vec(), event(15, &[0; 100])].concat();
+        for number in numbers {
+            bytes.extend(gtid(number));
+            bytes.extend(event(2, b"BEGIN"));
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{UUID, binlog, gtid};
+    use super::*;
+
     #[test]
     fn transactions_are_found_up_to_the_last_complete_event() {
         // given a binlog whose last event is being written
         let last = gtid(4);
-        let parts = [
-            MAGIC.to_vec(),
-            event(15, &[0; 100]),
-            gtid(1),
-            event(2, b"BEGIN"),
-            gtid(2),
-            last[..last.len() - 1].to_vec(),
-        ];
+        let mut bytes = binlog([1, 2]);
+        bytes.extend(&last[..last.len() - 1]);
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("binlog.000001");
-        std::fs::write(&file, parts.concat()).expect("written");
+        std::fs::write(&file, bytes).expect("written");
         // when it is read, then the complete ones are found
         let found = content(&file).expect("a binlog");
-        let uuid = u128::from_be_bytes([0xab; 16]);
-        assert_eq!(found.gtids, GtidSet::range(uuid, 1, 2));
+        assert_eq!(found.gtids, GtidSet::range(UUID, 1, 2));
         assert!(!found.tagged);
         // and another file is refused
         std::fs::write(&file, b"\xfdbin").expect("written");

@@ -62,8 +62,8 @@ async fn reply(
         Request::State => serde_json::to_string(&*state.borrow())?,
         Request::End(end) => {
             let (sender, receiver) = oneshot::channel();
-            // A failure to deliver means that the process that runs mysqld is ending, and mysqld has ended.
-            let _delivered = orders.send((end, sender)).await;
+            // When nobody takes the order, mysqld has ended, and the sender must go: nothing comes from it.
+            drop(orders.send((end, sender)).await);
             serde_json::to_string(&receiver.await.unwrap_or(Ended::NotRunning))?
         }
     };

@@ -263,6 +263,37 @@ fn link(data: &Path, files: &[String], place: &Path) -> Result<PathBuf, SaveErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::binlog::testing::{UUID, binlog};
+
+    #[test]
+    fn binlogs_that_hold_transactions_are_kept() {
+        // given a server with three binlogs, whose first transactions are purged
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data");
+        fs::create_dir(&data).expect("created");
+        for (name, numbers) in [
+            ("binlog.000002", 3..5),
+            ("binlog.000003", 5..7),
+            ("binlog.000004", 7..9),
+        ] {
+            fs::write(data.join(name), binlog(numbers)).expect("written");
+        }
+        let index = "./binlog.000002\n./binlog.000003\n./binlog.000004\n";
+        fs::write(data.join("binlog.index"), index).expect("written");
+        let errant = Errant::new(folder.path(), &data);
+        // when the binlogs of the last transactions are looked for, then those are found
+        let holders = errant.holders(&GtidSet::range(UUID, 6, 8)).expect("holders");
+        assert_eq!(holders, ["binlog.000003", "binlog.000004"]);
+        // and a purged one is missed
+        let missing = errant.holders(&GtidSet::range(UUID, 1, 8));
+        assert!(matches!(missing, Err(SaveError::Missing(2))), "{missing:?}");
+        // and they stay when the data directory is replaced
+        let kept = link(&data, &holders, &folder.path().join("kept")).expect("kept");
+        link(&data, &holders, &kept).expect("kept before");
+        fs::remove_dir_all(&data).expect("removed");
+        let content = binlog::content(&kept.join("binlog.000003")).expect("a binlog");
+        assert_eq!(content.gtids, GtidSet::range(UUID, 5, 6));
+    }
 
     #[test]
     fn printed_transactions_are_found() {

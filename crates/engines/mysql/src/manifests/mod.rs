@@ -29,6 +29,7 @@ use crate::names;
 use crate::world::Object;
 
 /// An object that exists once for a cluster.
+#[allow(clippy::large_enum_variant, reason = "it lives from its making to its writing")]
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Manifest {
