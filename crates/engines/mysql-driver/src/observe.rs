@@ -25,7 +25,7 @@ use crate::caches::{Caches, is_free, is_owned};
 use crate::client::{Error, reply};
 use crate::driver::MySQLDriver;
 use crate::secrets::{self, Passwords};
-use crate::session::{Link, Reach, Session, Taken as TakenVariables};
+use crate::session::{Access, Link, Reach, Session, Taken as TakenVariables};
 use crate::tls;
 
 /// How soon a server that did not answer is asked again.
@@ -85,7 +85,11 @@ pub(crate) async fn observe(driver: &MySQLDriver, look: Look<'_, MySQLDriver>) -
     session.forget_pods(&world);
     let mut reach = BTreeMap::new();
     if let Some(passwords) = &judged.passwords {
-        let ca = certificates.ca.as_ref().map(|(version, ca)| (version.as_str(), ca));
+        let access = Access {
+            passwords,
+            ca: certificates.ca.as_ref().map(|(version, ca)| (version.as_str(), ca)),
+            waker: look.waker,
+        };
         pods.retain(|member, _| {
             let pod = world.members.get(member).and_then(|member| member.pod.as_ref());
             pod.is_some_and(|pod| pod.facts.address.is_some() && !pod.facts.ended)
@@ -93,7 +97,7 @@ pub(crate) async fn observe(driver: &MySQLDriver, look: Look<'_, MySQLDriver>) -
         session.keep_only(|member| pods.contains_key(&member));
         for (member, pod) in &pods {
             let primary = memory.primary == Some(*member);
-            let linked = session.link(intent, *member, pod, passwords, ca, look.waker, primary);
+            let linked = session.link(intent, *member, pod, &access, primary);
             if let Err(reason) = linked {
                 set_silent(&mut world, *member, NoReply { since: None, reason });
             }

@@ -67,6 +67,14 @@ pub(crate) struct Reach {
     pub(crate) pod: String,
 }
 
+/// What connecting to members takes beside their addresses.
+pub(crate) struct Access<'a> {
+    pub(crate) passwords: &'a Passwords,
+    /// The CA of the servers' certificates, with the version of the Secret it is from.
+    pub(crate) ca: Option<(&'a str, &'a Arc<Vec<u8>>)>,
+    pub(crate) waker: &'a Arc<Notify>,
+}
+
 impl Session {
     /// The connections to a member's pod, made anew when the pod, its address or its Secrets are others. The error says why
     /// there can be none.
@@ -75,11 +83,10 @@ impl Session {
         intent: &Intent,
         member: Ordinal,
         pod: &Pod,
-        passwords: &Passwords,
-        ca: Option<(&str, &Arc<Vec<u8>>)>,
-        waker: &Arc<Notify>,
+        access: &Access<'_>,
         primary: bool,
     ) -> Result<&mut Link, String> {
+        let Access { passwords, ca, waker } = *access;
         let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref());
         let address: IpAddr = address
             .and_then(|address| address.parse().ok())
@@ -113,7 +120,7 @@ impl Session {
             let agent = token.and_then(|token| Agent::new(&target, token).ok());
             let link = Link {
                 made_for,
-                contact: Contact::new(target.clone(), moment, waker.clone()),
+                contact: Contact::new(target.clone(), moment, Arc::clone(waker)),
                 server: Server::new(target),
                 agent: agent.map(Arc::new),
                 accounts: None,

@@ -3,7 +3,7 @@
 
 use super::rules::Moment;
 use super::server::Ms;
-use super::sim::Sim;
+use super::state::Sim;
 use super::transactions::{Tx, Writer};
 use crate::world::Role;
 
@@ -45,11 +45,9 @@ impl Sim<'_> {
                 None => client.connection = self.by_service(),
                 Some((boot, _)) => match self.process(boot) {
                     Some(process) if !process.replies(now) => {}
+                    // A pool may keep it, and use it again when the server is writable.
                     Some(process) if process.read_only => {
-                        // A pool may keep it, and use it again when the server is writable.
-                        if self.rng.per_mille(600) {
-                            client.connection = None;
-                        }
+                        client.connection = client.connection.filter(|_| !self.rng.per_mille(600));
                     }
                     Some(_) if !self.transactions.is_full() => {
                         client.waits = true;

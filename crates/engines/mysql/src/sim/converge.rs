@@ -7,7 +7,7 @@ use super::execute::{DEFAULT_SETTING, VARIABLE};
 use super::operator::wanted;
 use super::rules::Moment;
 use super::server::Ms;
-use super::sim::Sim;
+use super::state::Sim;
 use crate::api::MySQLClusterStatus;
 use crate::kind::MySQLClusters;
 use crate::world::{Ordinal, Role};

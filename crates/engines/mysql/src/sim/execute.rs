@@ -10,7 +10,7 @@ use stateward_core::guard::Precondition;
 use super::kube::{SetObject, uid};
 use super::rules::Moment;
 use super::server::Data;
-use super::sim::{NODES, Sim};
+use super::state::{NODES, Sim};
 use super::transactions::{Bits, Writer};
 use crate::action::{Action, Stop};
 use crate::api::MySQLVersion;

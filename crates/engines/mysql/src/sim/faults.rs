@@ -1,7 +1,7 @@
 //! What goes wrong.
 
 use super::server::Ms;
-use super::sim::{NODES, Sim};
+use super::state::{NODES, Sim};
 use super::transactions::Writer;
 use crate::world::Ordinal;
 

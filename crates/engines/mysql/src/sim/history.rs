@@ -10,7 +10,7 @@ use super::profile::Profile;
 use super::rng::Rng;
 use super::rules::Moment;
 use super::server::Ms;
-use super::sim::{Sim, Violation};
+use super::state::{Sim, Violation};
 use super::subject::Subject;
 use super::user::new_cluster;
 use crate::world::{Secrets, Tls};

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use stateward_core::Uid;
 
 use super::server::{Data, Ms, Volume};
-use super::sim::Sim;
+use super::state::Sim;
 use crate::api::{MySQLCluster, MySQLVersion};
 use crate::world::{Blocked, Claim, Exit, Object, Ordinal, Pod as Shown, Secrets, StatefulSet, Tls, UpgradeBackup};
 

@@ -18,7 +18,7 @@ mod replication;
 mod rng;
 mod rules;
 mod server;
-mod sim;
+mod state;
 mod subject;
 #[cfg(test)]
 mod tests;
@@ -27,5 +27,5 @@ mod user;
 
 pub use history::{Outcome, replay, run};
 pub use many::{Summary, run_many};
-pub use sim::Violation;
+pub use state::Violation;
 pub use subject::{REAL, Subject};

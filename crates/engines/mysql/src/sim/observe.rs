@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::kube::Kube;
 use super::server::Asked;
-use super::sim::{NODES, Sim};
+use super::state::{NODES, Sim};
 use crate::world::{NoReply, Ordinal, Reply, Server};
 use crate::{Intent, Memory, World};
 

@@ -14,7 +14,7 @@ use super::execute::{DEFAULT_SETTING, VARIABLE, Wanted};
 use super::kube::{Kube, stamp};
 use super::rules::Moment;
 use super::server::Ms;
-use super::sim::Sim;
+use super::state::Sim;
 use super::subject::kind;
 use super::transactions::{Bits, Writer};
 use crate::action::Action;
@@ -76,12 +76,6 @@ impl Operator {
 
     pub(super) fn is_busy(&self) -> bool {
         self.work.is_some()
-    }
-
-    /// The action that it executes next.
-    pub(super) fn next_action(&self) -> Option<&Action> {
-        let work = self.work.as_ref().filter(|work| !work.first)?;
-        work.plan.actions.get(work.step)
     }
 }
 

@@ -29,8 +29,6 @@ pub(super) struct Profile {
     pub(super) edits: bool,
     /// Somebody writes on replicas.
     pub(super) intruders: bool,
-    /// More volumes may be lost than the durability allows, and the user gives them up.
-    pub(super) catastrophes: bool,
     /// How wrong the operators' clocks are, in milliseconds.
     pub(super) skew: (i64, i64),
     pub(super) size: i32,
@@ -63,7 +61,6 @@ impl Profile {
             infrastructure: rng.per_mille(850),
             edits: rng.per_mille(600),
             intruders: rng.per_mille(250),
-            catastrophes: rng.per_mille(50),
             skew: (skew(rng), skew(rng)),
             size: *rng.pick(&[1, 2, 3, 3, 3, 3, 4, 5]).unwrap_or(&3),
         }
@@ -90,7 +87,6 @@ impl Profile {
             infrastructure: false,
             edits: false,
             intruders: false,
-            catastrophes: false,
             skew: (0, 0),
             size: 3,
         }

@@ -1,7 +1,7 @@
 //! What servers do by themselves: commit, send, receive, acknowledge, apply, clone.
 
 use super::server::{Cloning, Data, Ms, Process, Receiving, at};
-use super::sim::Sim;
+use super::state::Sim;
 use super::transactions::{Bits, Tx, Writer};
 use crate::world::Ordinal;
 

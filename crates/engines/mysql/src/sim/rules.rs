@@ -5,7 +5,7 @@ use stateward_core::Uid;
 use stateward_core::kind::Plan;
 
 use super::server::Process;
-use super::sim::Sim;
+use super::state::Sim;
 use super::transactions::{Bits, Tx, Writer};
 use crate::action::{Action, Stop};
 use crate::api::CloneFrom;

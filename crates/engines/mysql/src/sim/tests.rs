@@ -10,7 +10,7 @@ use super::history::begin;
 use super::profile::Profile;
 use super::rng::Rng;
 use super::rules::name;
-use super::sim::Sim;
+use super::state::Sim;
 use super::subject::REAL;
 use super::transactions::Writer;
 use crate::GtidSet;
@@ -202,7 +202,7 @@ fn a_second_primary_breaks_a_rule_unless_the_first_is_starved() {
         // given a primary that the operator does not reach, and replicas of which one or both were stopped
         let mut sim = three();
         let node = sim.process(boot(&sim, ZERO)).expect("a process").node;
-        sim.cuts[super::sim::NODES][node] = true;
+        sim.cuts[super::state::NODES][node] = true;
         act(&mut sim, stop_receiver(ONE)).expect("stopped");
         if starved {
             act(&mut sim, stop_receiver(TWO)).expect("stopped");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::execute::VARIABLE;
 use super::server::Ms;
-use super::sim::Sim;
+use super::state::Sim;
 use crate::api::{
     Acks, Config, Durability, Errant, Failover, MySQLCluster, MySQLClusterSpec, MySQLVersion, PrimaryPolicy, Update,
     WhenNoAcker,
