@@ -19,6 +19,7 @@ pub(crate) mod network;
 mod openapi;
 pub(crate) mod pki;
 mod pods;
+mod protobuf;
 mod request;
 mod resources;
 mod rest;

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{Call, FieldValidation};
 use crate::api::errors::{Result, Status};
+use crate::api::protobuf::{self, ProtobufError};
 use crate::api::resources::{Resource, Rules};
 use crate::api::{events, meta};
 use crate::schema::builtin::{self, strict_error};
@@ -18,11 +19,15 @@ pub(crate) fn parse(content_type: &str, body: &[u8]) -> Result<Value> {
             let text = std::str::from_utf8(body).map_err(|e| Status::bad_request(format!("not UTF-8: {e}")))?;
             serde_yaml_ng::from_str(text).map_err(|e| Status::bad_request(format!("yaml parse error: {e}")))
         }
+        protobuf::CONTENT_TYPE => protobuf::decode(body).map_err(|e| match e {
+            ProtobufError::UnknownKind(..) => Status::new(415, "UnsupportedMediaType", e.to_string()),
+            e => Status::bad_request(format!("the body cannot be read as protobuf: {e}")),
+        }),
         _ => Err(Status::new(
             415,
             "UnsupportedMediaType",
             "the body of the request was in an unknown format - accepted media types include: application/json, \
-             application/yaml",
+             application/yaml, application/vnd.kubernetes.protobuf",
         )),
     }
 }
