@@ -51,23 +51,18 @@ fn guard_failed(why: impl Into<String>) -> Failure {
 }
 
 impl Failure {
-    /// In the words for the status. Members that are not ours are asked as well, and those are not quoted.
+    /// In the words for the status. Members that are not ours are asked as well, and those are not quoted. This is the only
+    /// conversion, so that no step can forget it.
     pub(crate) fn said(self, intent: &Intent) -> stateward_runtime::Failure {
         match self {
+            Self::General(failure) => failure,
+            Self::Kubernetes(error) => stateward_runtime::Failure::Kubernetes(error),
             Self::Etcd(error) if !intent.adopt.is_empty() => {
                 stateward_runtime::Failure::Failed(crate::adopted::in_own_words(&error).to_owned())
             }
-            other => other.into(),
-        }
-    }
-}
-
-impl From<Failure> for stateward_runtime::Failure {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::General(failure) => failure,
-            Failure::Kubernetes(error) => Self::Kubernetes(error),
-            failure @ (Failure::Etcd(_) | Failure::Nobody | Failure::Unknown) => Self::Failed(failure.to_string()),
+            failure @ (Self::Etcd(_) | Self::Nobody | Self::Unknown) => {
+                stateward_runtime::Failure::Failed(failure.to_string())
+            }
         }
     }
 }

@@ -113,17 +113,20 @@ impl Driver for Clusters {
     }
 
     async fn may_remember(&self, step: &Step<'_, Self>, before: &Record, after: &Record) -> Result<(), Failure> {
-        Ok(Executor::new(self, &self.shared, step)
+        let done = Executor::new(self, &self.shared, step)
             .may_remember(before, after)
-            .await?)
+            .await;
+        done.map_err(|failure| failure.said(step.intent))
     }
 
     async fn begin(&self, step: &Step<'_, Self>, effects: &[Effect]) -> Result<(), Failure> {
-        Ok(Executor::new(self, &self.shared, step).begin(effects).await?)
+        let done = Executor::new(self, &self.shared, step).begin(effects).await;
+        done.map_err(|failure| failure.said(step.intent))
     }
 
     async fn holds(&self, step: &Step<'_, Self>, effect: &Effect) -> Result<(), Failure> {
-        Ok(Executor::new(self, &self.shared, step).holds(effect).await?)
+        let done = Executor::new(self, &self.shared, step).holds(effect).await;
+        done.map_err(|failure| failure.said(step.intent))
     }
 
     async fn execute(&self, step: &Step<'_, Self>, effect: &Effect) -> Result<(), Failure> {
@@ -157,4 +160,131 @@ async fn attachments(shared: &Shared) {
     }
     let all = watcher(Api::all(shared.runtime.client.clone()), watcher::Config::default());
     watch::follow(all, "VolumeAttachments", &shared.caches.attachments, |_| {}).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::SocketAddr;
+
+    use hyper::service::service_fn;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use serde_json::json;
+    use stateward_core::ObjectVersion;
+    use stateward_etcd::api::EtcdVersion;
+    use stateward_etcd::cluster::{Answer, ClusterId, Intent, MemberId, Uid, Voice, World};
+    use stateward_runtime::Leadership;
+    use stateward_runtime::worker::Seen;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::client::{Client, Timeouts};
+    use crate::{Config, caches::Caches, metrics, tls};
+
+    /// A gRPC server that rejects every call with these words, until the test ends.
+    async fn rejecting(words: &'static str) -> SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let reject = service_fn(move |_| async move {
+            let response = hyper::Response::builder()
+                .header("content-type", "application/grpc")
+                .header("grpc-status", "7")
+                .header("grpc-message", words);
+            response.body(http_body_util::Empty::<bytes::Bytes>::new())
+        });
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(server.serve_connection(TokioIo::new(stream), reject));
+            }
+        });
+        address
+    }
+
+    fn shared() -> Arc<Shared> {
+        let _another_test_has = rustls::crypto::ring::default_provider().install_default();
+        let nowhere = kube::Config::new(http::Uri::from_static("http://127.0.0.1:1"));
+        let client = kube::Client::try_from(nowhere).expect("a client");
+        let runtime = Runtime::new(client, None, Leadership::alone(), CancellationToken::new());
+        Arc::new(Shared {
+            metrics: metrics::ObjectMetrics::new(&runtime.metrics),
+            runtime,
+            config: Config::default(),
+            caches: Caches::new(),
+            requests: tls::Requests::default(),
+        })
+    }
+
+    fn answer() -> Answer {
+        let (id, cluster) = (MemberId(1), ClusterId(7));
+        Answer {
+            id,
+            cluster,
+            leader: Some(id),
+            learner: false,
+            version: EtcdVersion::new(3, 5, 0),
+            storage_minor: None,
+            cluster_minor: None,
+            downgrading: None,
+            term: 1,
+            index: 1,
+            db_size: 0,
+            db_in_use: 0,
+            list: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_guard_that_fails_does_not_repeat_what_a_foreign_server_said() {
+        // given a cluster that adopts another one, of which a server rejects calls with words of its own
+        let address = rejecting("secret words").await;
+        let clusters = Clusters::new(&shared());
+        let cluster: EtcdCluster = serde_json::from_value(json!({
+            "metadata": {"name": "c", "namespace": "n", "uid": "u", "generation": 1, "resourceVersion": "1",
+                "annotations": {names::ANNOTATION_ADOPT: "http://old.n.svc:2379"}},
+            "spec": {"size": 3},
+        }))
+        .expect("an EtcdCluster");
+        let intent = Intent::of(&cluster, false).expect("an intent");
+        assert!(!intent.adopt.is_empty());
+        let member = MemberName("http://old.n.svc:2379".into());
+        let timeouts = Timeouts {
+            connect: Duration::from_secs(10),
+            request: Duration::from_secs(10),
+        };
+        let client = Client::new(address, None, timeouts).expect("a connection");
+        let observed = Observed {
+            world: World {
+                voices: [(member.clone(), Voice::Answered(answer()))].into(),
+                ..World::default()
+            },
+            means: Means {
+                pod_versions: BTreeMap::new(),
+                clients: [(member, client)].into(),
+                trusts: None,
+            },
+            look_again: None,
+            trouble: None,
+        };
+        let seen = Seen::default();
+        seen.now(Some(ObjectVersion::of(&cluster.metadata)));
+        let (key, object) = (Key::new("n", "c"), cluster);
+        let step = Step {
+            key: &key,
+            object: &object,
+            intent: &intent,
+            observed: &observed,
+            seen: &seen,
+        };
+        // when a claim is to be deleted, which requires the member list
+        let effect = Effect::DeleteClaim {
+            member: MemberName("c-1".into()),
+            uid: Uid("claim".into()),
+            cluster: ClusterId(7),
+        };
+        let failure = clusters.holds(&step, &effect).await.expect_err("a rejected call");
+        // then the failure, which the status shows, is in our own words
+        assert!(matches!(failure, Failure::Failed(_)), "{failure:?}");
+        assert!(!failure.to_string().contains("secret"), "{failure}");
+    }
 }
