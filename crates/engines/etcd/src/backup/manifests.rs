@@ -146,7 +146,8 @@ fn retention(view: &View<'_>, status: &EtcdBackupStatus) -> Retention {
     if !plan.is_periodic() {
         return Retention::default();
     }
-    let (proven, unproven): (Vec<_>, Vec<_>) = status.backups.iter().partition(|record| record.verified.is_some());
+    let as_asked = |record: &&BackupRecord| verify::proven_as_asked(record, plan);
+    let (proven, unproven): (Vec<_>, Vec<_>) = status.backups.iter().partition(as_asked);
     let locations = |records: Vec<&BackupRecord>| records.into_iter().map(|record| record.location.clone()).collect();
     Retention {
         max_backups: plan.max_backups(),

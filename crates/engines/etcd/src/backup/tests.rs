@@ -625,6 +625,57 @@ fn retention_comes_after_the_proof_and_knows_what_is_proven() {
 }
 
 #[test]
+fn a_backup_that_was_only_read_back_takes_no_place_of_one_that_was_restored() {
+    // given three backups that were restored, and two that were only read back while that was enough
+    let policy = json!({"verify": "Restore", "backupPolicy": {"backupIntervalInSecond": 60, "maxBackups": 3}});
+    let mut stage = Stage::new(policy);
+    let mut number = 0;
+    let mut take = |stage: &mut Stage, verify: Verify| {
+        number += 1;
+        stage.backup.spec.plan.verify = Some(verify);
+        stage.now = after(600 * number);
+        stage.round();
+        let location = format!("b/k_{number}");
+        let next = stage.backed_up(&location);
+        if verify == Verify::Check {
+            return None;
+        }
+        let Task::Prove(prove) = task(&next) else { panic!() };
+        let said = Proven {
+            verified: Verify::Restore,
+            deleted: prove.retention.proven.iter().skip(2).cloned().collect(),
+            ..Proven::default()
+        };
+        stage.says(Outcome::Proven(said));
+        Some(prove.retention)
+    };
+    for verify in [
+        Verify::Restore,
+        Verify::Restore,
+        Verify::Restore,
+        Verify::Check,
+        Verify::Check,
+    ] {
+        take(&mut stage, verify);
+    }
+    let locations = |stage: &Stage| {
+        let records = stage.status().backups;
+        records.into_iter().map(|record| record.location).collect::<Vec<_>>()
+    };
+    assert_eq!(locations(&stage), ["b/k_5", "b/k_4", "b/k_3"]);
+    // when restores are asked for again, then those that were read back count apart
+    let retention = take(&mut stage, Verify::Restore).expect("a proof");
+    assert_eq!(retention.proven, ["b/k_3"]);
+    assert_eq!(retention.unproven, ["b/k_6", "b/k_5", "b/k_4"]);
+    // and the record keeps the one that was restored
+    assert!(
+        locations(&stage).contains(&"b/k_3".to_owned()),
+        "{:?}",
+        locations(&stage)
+    );
+}
+
+#[test]
 fn a_single_backup_takes_its_place_when_it_is_proven() {
     let mut stage = Stage::new(json!({"verify": "Restore", "deletionPolicy": "Delete"}));
     let Task::Backup(first) = task(&stage.round()) else {

@@ -3,7 +3,7 @@
 //! backup.
 
 use crate::api::agent::Proven;
-use crate::api::etcd_backup::{BackupRecord, EtcdBackupStatus, Verify};
+use crate::api::etcd_backup::{BackupPlan, BackupRecord, EtcdBackupStatus, Verify};
 
 use super::outcome::RECORDS;
 use super::{Effect, Reason, View, tell};
@@ -14,6 +14,15 @@ const UNPROVEN: usize = RECORDS / 2;
 /// Whether a proof by restoring is asked for.
 pub(super) fn is_asked(view: &View<'_>) -> bool {
     view.plan().verify == Some(Verify::Restore)
+}
+
+/// A backup is proven in the way that is asked for now. One that was only read back while `verify` was `Check` does not count
+/// when a restore is asked for again: it must not push out one that was restored.
+pub(super) fn proven_as_asked(record: &BackupRecord, plan: &BackupPlan) -> bool {
+    match plan.verify {
+        Some(Verify::Restore) => record.verified == Some(Verify::Restore),
+        Some(Verify::Check) | None => record.verified.is_some(),
+    }
 }
 
 /// The newest backup was restored and is the same. It takes the place of others with its name.
@@ -47,13 +56,13 @@ pub(super) fn bound(view: &View<'_>, status: &mut EtcdBackupStatus) {
     let (mut unproven, mut proven) = (0, 0);
     let all = status.backups.iter();
     let failed = all
-        .filter(|record| record.verified.is_none())
+        .filter(|record| !proven_as_asked(record, view.plan()))
         .count()
         .min(most.min(UNPROVEN));
     status.backups.retain(|record| {
-        let (count, limit) = match record.verified {
-            None => (&mut unproven, failed),
-            Some(_) => (&mut proven, most.min(RECORDS - failed)),
+        let (count, limit) = match proven_as_asked(record, view.plan()) {
+            false => (&mut unproven, failed),
+            true => (&mut proven, most.min(RECORDS - failed)),
         };
         *count += 1;
         *count <= limit
