@@ -49,32 +49,51 @@ fn age(backup: &EtcdBackup) -> (Option<Time>, Option<&String>, Option<&String>) 
     )
 }
 
-/// Where periodic backups of an object go, so that two of one place are equal. `None`: it has none.
+/// Where periodic backups of an object go, so that two of one place are equal, however it is written. `None`: it has none.
 fn place(backup: &EtcdBackup) -> Option<[String; 4]> {
     let plan = &backup.spec.plan;
     if !plan.is_periodic() {
         return None;
     }
-    let namespace = backup.metadata.namespace.clone().unwrap_or_default();
+    let namespace = backup.metadata.namespace.as_deref().unwrap_or_default();
     let store = plan.store().ok()?;
-    let path = store.path().trim_start_matches('/').to_owned();
+    // As stores read it, without empty parts.
+    let parts: Vec<&str> = store.path().split('/').filter(|part| !part.is_empty()).collect();
+    // Buckets of a provider have one name for all its regions and accounts.
     let (kind, endpoint, within) = match store {
-        Store::S3(store) => ("s3", store.endpoint.as_deref(), None),
-        Store::Gcs(store) => ("gcs", store.endpoint.as_deref(), None),
-        Store::Oss(store) => ("oss", store.endpoint.as_deref(), None),
-        // The secret names the account that the container is in.
-        Store::Abs(store) => {
-            let secret = store.abs_secret.as_deref().unwrap_or_default();
-            ("abs", store.endpoint.as_deref(), Some(format!("{namespace}/{secret}")))
-        }
-        Store::File(store) => ("file", None, Some(format!("{namespace}/{}", store.claim_name))),
+        Store::S3(store) => ("s3", host(&store.endpoint, ".amazonaws.com", namespace), ""),
+        Store::Gcs(store) => ("gcs", host(&store.endpoint, ".googleapis.com", namespace), ""),
+        Store::Oss(store) => ("oss", host(&store.endpoint, ".aliyuncs.com", namespace), ""),
+        // A Secret names the account that the container is in, and two Secrets may name the same one.
+        Store::Abs(store) if store.endpoint.is_none() => ("abs", String::new(), namespace),
+        Store::Abs(store) => ("abs", host(&store.endpoint, "", namespace), ""),
+        Store::File(store) => ("file", store.claim_name.clone(), namespace),
     };
-    let endpoint = endpoint.unwrap_or_default().trim_end_matches('/').to_lowercase();
-    let host = endpoint.split("://").last().unwrap_or_default();
-    // A host without a dot is a Service of the same namespace.
-    let local = !host.is_empty() && !host.contains('.');
-    let within = within.or_else(|| local.then_some(namespace)).unwrap_or_default();
-    Some([kind.to_owned(), endpoint, within, path])
+    Some([kind.to_owned(), endpoint, within.to_owned(), parts.join("/")])
+}
+
+/// The host of an endpoint in one spelling; nothing for the provider itself, whose hosts end in this domain.
+fn host(endpoint: &Option<String>, provider: &str, namespace: &str) -> String {
+    let endpoint = endpoint.as_deref().unwrap_or_default().to_lowercase();
+    let rest = endpoint.split("://").last().unwrap_or_default().trim_end_matches('/');
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_default = |port: &str| matches!(port, "80" | "443");
+    let (name, port) = match authority.rsplit_once(':') {
+        Some((name, port)) if is_default(port) => (name, ""),
+        Some((name, port)) => (name, port),
+        None => (authority, ""),
+    };
+    let name = name.trim_end_matches('.');
+    if name.is_empty() || (!provider.is_empty() && name.ends_with(provider)) {
+        return String::new();
+    }
+    // A host without a dot is a Service of the same namespace, which has longer names as well.
+    let name = match name.split_once(".svc") {
+        Some((service, rest)) if rest.is_empty() || rest.starts_with('.') => service.to_owned(),
+        _ if name.contains('.') => name.to_owned(),
+        _ => format!("{name}.{namespace}"),
+    };
+    format!("{name}:{port}/{path}")
 }
 
 /// The younger of two waits, and nothing of it works on.

@@ -798,6 +798,37 @@ fn two_periodic_backups_do_not_write_to_one_path() {
     assert_eq!(of(&periodic("younger", CREATED, near), &[&there]), None);
     there.spec = older.spec.clone();
     assert_eq!(of(&younger, &[&there]).unwrap().name, "elsewhere/older");
+    // one place has several spellings
+    let azure = |secret: &str| json!({"s3": Value::Null, "abs": {"path": "b/k", "absSecret": secret}});
+    let at = |kind: &str, endpoint: &str| json!({"s3": Value::Null, kind: {"path": "b/k", "endpoint": endpoint}});
+    let unset = |kind: &str| json!({"s3": Value::Null, kind: {"path": "b/k"}});
+    for (one, other) in [
+        (unset("s3"), at("s3", "https://s3.eu-central-1.amazonaws.com")),
+        (unset("gcs"), at("gcs", "https://storage.googleapis.com/")),
+        (unset("oss"), at("oss", "http://oss-cn-hangzhou.aliyuncs.com")),
+        (at("s3", "http://store.example"), at("s3", "store.example")),
+        (at("s3", "https://store.example:443"), at("s3", "https://Store.Example")),
+        (
+            at("s3", "http://minio:9000"),
+            at("s3", "http://minio.n.svc.cluster.local:9000"),
+        ),
+        (unset("s3"), json!({"s3": {"path": "b//k"}})),
+        (azure("one"), azure("another")),
+    ] {
+        let (older, younger) = (
+            periodic("older", CREATED, one.clone()),
+            periodic("younger", "2026-01-02T00:00:00Z", other.clone()),
+        );
+        let found = of(&younger, &[&older]);
+        assert!(found.is_some_and(|found| found.is_older), "{one} and {other}");
+    }
+    // but accounts of another namespace and other ports are other places
+    let mut elsewhere = periodic("older", CREATED, azure("one"));
+    elsewhere.metadata.namespace = Some("elsewhere".into());
+    assert_eq!(of(&periodic("younger", CREATED, azure("one")), &[&elsewhere]), None);
+    let ports = (at("s3", "http://minio:9000"), at("s3", "http://minio:9001"));
+    let other = periodic("older", CREATED, ports.0);
+    assert_eq!(of(&periodic("younger", CREATED, ports.1), &[&other]), None);
     // created in the same second: the name decides
     assert!(
         of(&periodic("younger", CREATED, json!({})), &[&older])
