@@ -298,6 +298,19 @@ fn signal(etcd: &Etcd, signal: &str) {
     assert!(sent.expect("kill").success());
 }
 
+/// Stops all threads of a process, and waits until the kernel has done so.
+async fn suspend(etcd: &Etcd) {
+    signal(etcd, "-STOP");
+    let threads = format!("/proc/{}/task", etcd.id());
+    until("all its threads to be stopped", async || {
+        let mut threads = std::fs::read_dir(&threads).ok()?.flatten();
+        let is_stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'));
+        let all = threads.all(|thread| std::fs::read_to_string(thread.path().join("stat")).is_ok_and(is_stopped));
+        all.then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_member_without_its_quorum_certifies_no_time() {
     let program = newest();
@@ -322,7 +335,9 @@ async fn a_member_without_its_quorum_certifies_no_time() {
     let early = until("a certified time", latest).await;
     until("a later one", async || latest().await.filter(|time| time.0 > early.0)).await;
     // when the two others stand still, then that is told and the time stays
-    members[1..].iter().for_each(|member| signal(member, "-STOP"));
+    for member in &members[1..] {
+        suspend(member).await;
+    }
     let stopped = Timestamp::now();
     until("a word about it", async || {
         progress(address).await.filter(|said| !said.problem.is_empty())

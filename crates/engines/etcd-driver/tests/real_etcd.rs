@@ -395,13 +395,7 @@ async fn data_that_really_differs_has_another_hash() {
 #[tokio::test]
 async fn a_failed_handshake_is_told_apart_from_silence() {
     // Given somebody who listens and does not speak TLS, and nobody,
-    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = plain.local_addr().expect("an address");
-    let server = tokio::spawn(async move {
-        while let Ok((mut stream, _)) = plain.accept().await {
-            let _gone = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
-        }
-    });
+    let (address, server) = listens(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
     let ca = rcgen::generate_simple_self_signed(["member".to_owned()]).expect("a certificate");
     let tls = Tls::new(ca.cert.pem().as_bytes(), None).expect("usable");
     // when both are asked with TLS,
@@ -419,7 +413,8 @@ async fn a_failed_handshake_is_told_apart_from_silence() {
     assert!(matches!(silence, Error::Unreachable(_)), "{silence}");
 }
 
-/// Listens, and keeps every connection without a reply, or replies with this to each.
+/// Listens, and keeps every connection without a reply, or replies with this to each. None is closed: what was not read of a
+/// connection makes the kernel reset it, and the other side may lose the reply.
 async fn listens(reply: &'static [u8]) -> (std::net::SocketAddr, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -438,8 +433,13 @@ async fn an_open_port_without_etcd_is_told_apart_from_one_where_nothing_listens(
     let ca = rcgen::generate_simple_self_signed(["member".to_owned()]).expect("a certificate");
     let tls = Tls::new(ca.cert.pem().as_bytes(), None).expect("usable");
     let quick = Timeouts {
-        connect: Duration::from_millis(300),
-        request: Duration::from_millis(900),
+        connect: Duration::from_secs(1),
+        request: Duration::from_secs(3),
+    };
+    // For what fails by itself.
+    let patient = Timeouts {
+        connect: Duration::from_secs(20),
+        request: Duration::from_secs(60),
     };
     let ask_at = async |address, tls: Option<(&Tls, &str)>, timeouts| {
         let client = Client::new(address, tls, timeouts).expect("a client");
@@ -455,10 +455,10 @@ async fn an_open_port_without_etcd_is_told_apart_from_one_where_nothing_listens(
     };
     // Given a port that accepts connections and never replies,
     let (mute, server) = listens(b"").await;
-    // then that is what the error says, with TLS too, and however short the request timeout is.
+    // then that is what the error says, with TLS too, and even if the request timeout is shorter than that of the connection.
     let short = Timeouts {
-        request: Duration::from_millis(50),
-        ..quick
+        connect: Duration::from_secs(20),
+        request: Duration::from_millis(500),
     };
     for timeouts in [quick, short] {
         let plain = ask_at(mute, None, timeouts).await;
@@ -469,11 +469,11 @@ async fn an_open_port_without_etcd_is_told_apart_from_one_where_nothing_listens(
     server.abort();
     // Given a port that speaks another protocol,
     let (other, server) = listens(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
-    let another = ask_at(other, None, quick).await;
+    let another = ask_at(other, None, patient).await;
     assert!(matches!(another, Error::Broken(_)), "{another}");
     server.abort();
     // and a port that nothing listens on.
-    let nothing = ask_at(([127, 0, 0, 1], free_port()).into(), None, quick).await;
+    let nothing = ask_at(([127, 0, 0, 1], free_port()).into(), None, patient).await;
     assert!(matches!(nothing, Error::Unreachable(_)), "{nothing}");
 }
 
