@@ -75,7 +75,7 @@ pub(super) fn all() -> Vec<Mutant> {
             &[name::EVIDENCE],
         ),
         caught(
-            "never requests a backup",
+            "stops members before their successors are tried",
             members_are_stopped_before_their_successors_are_tried,
             &[name::REJECTED_POD],
         )
