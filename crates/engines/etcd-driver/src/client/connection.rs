@@ -1,14 +1,17 @@
 //! How a member is dialled: an address, the certificates, and the name that its certificate must carry.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
@@ -150,6 +153,18 @@ impl Watched {
             Ok(()) => {}
         }
     }
+
+    /// A server that rejects a certificate sends its alert and closes the connection. The next write may fail before the alert was
+    /// read, and whoever writes does not read any more then.
+    fn written<T>(&mut self, stream: &mut TlsStream, cx: &mut Context<'_>, result: &Poll<std::io::Result<T>>) {
+        if self.has_data || !matches!(result, Poll::Ready(Err(_))) {
+            return;
+        }
+        let mut byte = [0];
+        if let Poll::Ready(read) = Pin::new(stream).poll_read(cx, &mut ReadBuf::new(&mut byte)) {
+            self.read(&read);
+        }
+    }
 }
 
 impl Dial {
@@ -252,8 +267,10 @@ pub(crate) fn channel(dial: &Dial) -> Result<Channel, TlsError> {
 /// Either kind of connection.
 pub(crate) enum Stream {
     Plain(TcpStream),
-    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>, Watched),
+    Tls(Box<TlsStream>, Watched),
 }
+
+type TlsStream = tokio_rustls::client::TlsStream<TcpStream>;
 
 mod stream {
     use std::io;
@@ -286,14 +303,22 @@ mod stream {
         fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
             match self.get_mut() {
                 Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-                Self::Tls(stream, _) => Pin::new(stream).poll_write(cx, bytes),
+                Self::Tls(stream, watched) => {
+                    let written = Pin::new(&mut *stream).poll_write(cx, bytes);
+                    watched.written(stream, cx, &written);
+                    written
+                }
             }
         }
 
         fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
             match self.get_mut() {
                 Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-                Self::Tls(stream, _) => Pin::new(stream).poll_flush(cx),
+                Self::Tls(stream, watched) => {
+                    let flushed = Pin::new(&mut *stream).poll_flush(cx);
+                    watched.written(stream, cx, &flushed);
+                    flushed
+                }
             }
         }
 
