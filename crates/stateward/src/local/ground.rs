@@ -29,13 +29,13 @@ pub(crate) struct Start {
 
 impl Start {
     /// For a demo: three nodes, whatever etcd is there, nothing kept.
-    pub(crate) fn temporary() -> Self {
+    pub(crate) fn temporary(outbound: bool) -> Self {
         Self {
             folder: None,
             nodes: 3,
             operator: true,
             nearest_images: true,
-            outbound: true,
+            outbound,
         }
     }
 }
