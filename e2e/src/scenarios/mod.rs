@@ -20,6 +20,7 @@ mod restore;
 mod scale;
 mod spec;
 mod stateful_set;
+mod stateful_set_features;
 mod stateful_set_mysql;
 mod tls;
 mod tls_rotation;
@@ -189,6 +190,7 @@ scenarios! {
     restore::restored_to_a_revision 480;
     stateful_set::web_in_order [Kubectl, Image("nginx:1.22")] 600;
     stateful_set::web_updated_and_undone [Kubectl, Image("nginx:1.22"), Image("nginx:1.26")] 900;
+    stateful_set_features::pod_features [Kubectl, Image("nginx:1.22")] 900;
     stateful_set_mysql::mysql_written_read_and_scaled [Kubectl, Image("mariadb:10.11")] 1200;
     stateful_set_mysql::mysql_pods_killed [Kubectl, Image("mariadb:10.11")] 900;
     stateful_set_mysql::mysql_updated_by_partition [Kubectl, Image("mariadb:10.11"), Image("mariadb:11.8")] 1200;
