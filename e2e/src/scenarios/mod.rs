@@ -10,6 +10,7 @@ mod backup_s3;
 mod cert_manager;
 mod create;
 mod heal;
+mod images;
 mod infrastructure;
 mod install;
 mod maintenance;
@@ -194,5 +195,11 @@ scenarios! {
     stateful_set_mysql::mysql_written_read_and_scaled [Kubectl, Image("mariadb:10.11")] 1200;
     stateful_set_mysql::mysql_pods_killed [Kubectl, Image("mariadb:10.11")] 900;
     stateful_set_mysql::mysql_updated_by_partition [Kubectl, Image("mariadb:10.11"), Image("mariadb:11.8")] 1200;
+    images::image_mysql [Kubectl, Image("mysql:9.7")] 300;
+    images::image_mariadb [Kubectl, Image("mariadb:10.11")] 300;
+    images::image_elasticsearch [Kubectl, Image("elasticsearch:7.9.1")] 300;
+    images::image_prometheus [Kubectl, Image("prometheus:2.53")] 300;
+    images::image_valkey [Kubectl, Image("valkey:9.1")] 300;
+    images::image_tidb [Kubectl, Image("pd:2021.03.23"), Image("tidb:2021.04.07"), Image("unistore:2023.11.25")] 600;
     restore::restored_in_every_version [AllVersions] 900;
 }
