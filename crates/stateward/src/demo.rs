@@ -14,7 +14,7 @@ use stateward_etcd::api::{EtcdBackup, EtcdCluster, names};
 use stateward_etcd_driver::client::Timeouts;
 use stateward_etcd_driver::client::messages::RangeRequest;
 
-use crate::local::{Ground, Start};
+use crate::local::{Ground, Start, kubectl_off_path};
 
 /// Options of `stateward demo`.
 #[derive(clap::Args)]
@@ -148,6 +148,9 @@ async fn live(ground: &Ground, cluster: EtcdCluster) -> Result<()> {
     println!("{}", crate::status::text(&up));
     println!("Use it from another terminal:\n");
     println!("  export KUBECONFIG={}", ground.kubeconfig().display());
+    if let Some(folder) = kubectl_off_path() {
+        println!("  export PATH=$PATH:{}", folder.display());
+    }
     println!("  kubectl get etcd,pods");
     println!(
         "  {} local exec --folder {} -- etcdctl --endpoints={}:2379 put hello world\n",
