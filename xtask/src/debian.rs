@@ -37,6 +37,41 @@ pub(crate) fn files(paths: &Paths, release: &str, packages: &[&str], files: &[&s
     put(&ready, target)
 }
 
+/// The file beside unpacked files that says which packages they are from.
+const RECORD: &str = "packages.txt";
+
+/// The same, and returns the packages that the files are from, one per line. They are fetched again if that is not known.
+pub(crate) fn recorded_files(
+    paths: &Paths,
+    release: &str,
+    packages: &[&str],
+    files: &[&str],
+    target: &Path,
+) -> Result<Vec<String>> {
+    let record = target.join(RECORD);
+    if !record.exists() {
+        let work = unpack(paths, release, packages)?;
+        fs::create_dir_all(target)?;
+        let mut contents = Vec::new();
+        for archive in archives(work.path())? {
+            contents.push(describe(&archive)?);
+        }
+        contents.sort();
+        // One by one and the record last: programs that others run from here are never missing.
+        for file in files {
+            let source = work.path().join("root").join(file);
+            let name = source.file_name().with_context(|| format!("{file} has no name"))?;
+            fs::rename(&source, target.join(name))
+                .with_context(|| format!("{} does not contain {file}", packages.join(", ")))?;
+        }
+        let written = work.path().join(RECORD);
+        fs::write(&written, contents.join("\n") + "\n")?;
+        fs::rename(&written, &record)?;
+    }
+    let text = fs::read_to_string(&record).with_context(|| format!("cannot read {}", record.display()))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
 /// Unpacks packages of one Debian release as a whole, as if `target` were the root folder.
 pub(crate) fn tree(paths: &Paths, release: &str, packages: &[&str], target: &Path) -> Result<()> {
     if target.exists() {
@@ -58,10 +93,7 @@ pub(crate) fn root(
     let work = tempfile::Builder::new().prefix("packages-").tempdir_in(&paths.cache)?;
     closure(paths, release, packages, work.path(), label)
         .with_context(|| format!("cannot fetch {} of Debian {release}", packages.join(", ")))?;
-    let archives: Vec<PathBuf> = fs::read_dir(work.path())?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .collect();
+    let archives = archives(work.path())?;
     // Older releases do not bring these links themselves, and programs rely on both paths.
     for folder in ["bin", "lib", "lib64", "sbin"] {
         fs::create_dir_all(target.join("usr").join(folder))?;
@@ -73,16 +105,26 @@ pub(crate) fn root(
     let mut contents = Vec::new();
     for (number, archive) in archives.iter().enumerate() {
         step.say(&format!("unpacking package {} of {}", number + 1, archives.len()));
-        let format = "--showformat=${Package} ${Version} ${Architecture}\n";
-        contents.push(
-            output(cmd("dpkg-deb", ["--show", format]).arg(archive))?
-                .trim()
-                .to_owned(),
-        );
+        contents.push(describe(archive)?);
         extract(archive, target)?;
     }
     contents.sort();
     Ok(contents)
+}
+
+/// The packages in a folder.
+fn archives(folder: &Path) -> Result<Vec<PathBuf>> {
+    let paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
+    let paths: Vec<PathBuf> = paths.collect::<Result<_>>()?;
+    let is_package = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "deb");
+    Ok(paths.into_iter().filter(is_package).collect())
+}
+
+/// The name, version and architecture of a package.
+fn describe(archive: &Path) -> Result<String> {
+    let format = "--showformat=${Package} ${Version} ${Architecture}\n";
+    let text = output(cmd("dpkg-deb", ["--show", format]).arg(archive))?;
+    Ok(text.trim().to_owned())
 }
 
 /// What a root folder does without: it is not read by programs, and often larger than they are. Licences stay.
@@ -174,11 +216,8 @@ fn unpack(paths: &Paths, release: &str, packages: &[&str]) -> Result<tempfile::T
     let work = tempfile::Builder::new().prefix("unpack-").tempdir_in(&paths.cache)?;
     download(paths, release, packages, work.path())
         .with_context(|| format!("cannot fetch {} of Debian {release}", packages.join(", ")))?;
-    for archive in fs::read_dir(work.path())? {
-        let archive = archive?.path();
-        if archive.extension().is_some_and(|extension| extension == "deb") {
-            output(cmd("dpkg-deb", ["-x"]).arg(&archive).arg(work.path().join("root")))?;
-        }
+    for archive in archives(work.path())? {
+        output(cmd("dpkg-deb", ["-x"]).arg(&archive).arg(work.path().join("root")))?;
     }
     Ok(work)
 }

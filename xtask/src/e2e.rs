@@ -41,10 +41,9 @@ pub(crate) fn suite(
         .env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"))
         .env("STATEWARD_IMAGES", paths.images());
     command.env("STATEWARD_XTASK", std::env::current_exe()?);
-    command.env(
-        "STATEWARD_PROVIDED_IMAGES",
-        provide_images(paths, &program, arguments)?.join(","),
-    );
+    let provided = provide_images(paths, &program, arguments)?;
+    let provided: Vec<_> = provided.iter().map(ToString::to_string).collect();
+    command.env("STATEWARD_PROVIDED_IMAGES", provided.join(","));
     // The newest kubectl that was built, otherwise Debian's.
     let built = paths.cache.join("kube").join(pins::KUBERNETES[0]);
     let mut folders = vec![paths.helm(), built, paths.kubectl(pins::KUBECTL)];
@@ -53,9 +52,27 @@ pub(crate) fn suite(
     Ok(command)
 }
 
-/// Builds the images of the catalogue that the chosen scenarios need, and returns their names. An image that cannot be built
+/// An image of the catalogue that was built.
+pub(crate) struct Provided {
+    /// `name:tag`.
+    pub(crate) title: String,
+    /// The version of its program, where it is known.
+    version: Option<String>,
+}
+
+impl std::fmt::Display for Provided {
+    /// As the suite reads it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.version {
+            Some(version) => write!(f, "{}={version}", self.title),
+            None => f.write_str(&self.title),
+        }
+    }
+}
+
+/// Builds the images of the catalogue that the chosen scenarios need. An image that cannot be built
 /// fails nothing here: the scenarios that need it are then reported as such that cannot run.
-pub(crate) fn provide_images(paths: &Paths, program: &Path, arguments: &[String]) -> Result<Vec<String>> {
+pub(crate) fn provide_images(paths: &Paths, program: &Path, arguments: &[String]) -> Result<Vec<Provided>> {
     if arguments
         .iter()
         .any(|word| ["--list", "--bench", "--help", "-h"].contains(&word.as_str()))
@@ -66,8 +83,11 @@ pub(crate) fn provide_images(paths: &Paths, program: &Path, arguments: &[String]
     list.args(arguments).env("STATEWARD_ETCD_DIR", paths.cache.join("etcd"));
     let mut provided = Vec::new();
     for name in output(&mut list)?.lines() {
-        match images::provide(paths, name) {
-            Ok(_) => provided.push(name.to_owned()),
+        match images::provide(paths, name).and_then(|folder| images::Built::read(&folder)) {
+            Ok(built) => provided.push(Provided {
+                title: name.to_owned(),
+                version: built.version(),
+            }),
             Err(error) => eprintln!("continuing without: {error:#}"),
         }
     }

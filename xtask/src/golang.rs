@@ -51,9 +51,10 @@ pub(crate) fn build(paths: &Paths, pin: &Pin, target: &Path) -> Result<()> {
             .args(["build", "-v", "-mod=readonly", "-buildvcs=false", "-o"])
             .arg(&unfinished)
             .arg(format!("-ldflags=-s -w {}", pin.link))
+            .arg(format!("-tags={}", pin.tags))
             .arg(import)
             .current_dir(&folder)
-            .env("CGO_ENABLED", "0")
+            .env("CGO_ENABLED", if pin.cgo { "1" } else { "0" })
             .env("GOWORK", "off")
             .env("GOFLAGS", "")
             .env("GOTOOLCHAIN", pin.toolchain.unwrap_or("auto"));

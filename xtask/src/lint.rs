@@ -3,6 +3,7 @@
 //! cargo-deny takes minutes to compile, so it runs only where it is installed. It adds advisories and yanked crates to
 //! what [`dependencies`] checks everywhere with the same `deny.toml`.
 
+mod conflicts;
 mod dependencies;
 mod purity;
 mod standalone;
@@ -31,6 +32,8 @@ const GATES: [(&str, &[&str]); 3] = [
 ];
 
 pub(crate) fn run(paths: &Paths) -> Result<()> {
+    eprintln!("lint: merge conflicts");
+    conflicts::check(paths).context("lane failed: merge conflicts")?;
     eprintln!("lint: dependencies");
     dependencies::check(paths).context("lane failed: dependencies")?;
     eprintln!("lint: purity");

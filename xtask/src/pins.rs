@@ -54,12 +54,52 @@ pub(crate) struct Pin {
     pub(crate) programs: Vec<(&'static str, &'static str)>,
     /// Linker flags in addition to those that strip symbols.
     pub(crate) link: String,
+    /// Build tags.
+    pub(crate) tags: &'static str,
+    /// Whether it contains C, which the machine's compiler builds and links with the machine's C library.
+    pub(crate) cgo: bool,
 }
+
+/// For pins that say little.
+const PLAIN: Pin = Pin {
+    name: "",
+    version: String::new(),
+    toolchain: None,
+    programs: Vec::new(),
+    link: String::new(),
+    tags: "",
+    cgo: false,
+};
+
+/// The Go version of TiDB and what belongs to it: their dependencies do not compile with newer ones.
+const TIDB_TOOLCHAIN: Option<&str> = Some("go1.21.13");
 
 /// What images of the catalogue are built from.
 pub(crate) fn named(name: &str, version: &str) -> anyhow::Result<Pin> {
     match name {
         "etcd" => Ok(etcd(version)),
+        "pd" => Ok(Pin {
+            toolchain: TIDB_TOOLCHAIN,
+            // The dashboard is a web page that is built with tools of its own.
+            tags: "without_dashboard",
+            cgo: true,
+            ..single("pd", version, "github.com/tikv/pd/cmd/pd-server", "pd-server")
+        }),
+        "tidb" => Ok(Pin {
+            toolchain: TIDB_TOOLCHAIN,
+            cgo: true,
+            ..single("tidb", version, "github.com/pingcap/tidb/tidb-server", "tidb-server")
+        }),
+        "unistore" => Ok(Pin {
+            toolchain: TIDB_TOOLCHAIN,
+            cgo: true,
+            ..single(
+                "unistore",
+                version,
+                "github.com/ngaut/unistore/cmd/unistore-server",
+                "unistore-server",
+            )
+        }),
         _ => anyhow::bail!("{name} is not among the Go programs of xtask/src/pins.rs"),
     }
 }
@@ -78,7 +118,7 @@ pub(crate) fn etcd(version: &str) -> Pin {
         // Compiled with a newer Go, it rejects its own protobuf code at start-up.
         toolchain: version.starts_with("3.2.").then_some("go1.21.13"),
         programs: if old { vec![(".", "etcd")] } else { modern.to_vec() },
-        link: String::new(),
+        ..PLAIN
     }
 }
 
@@ -102,11 +142,12 @@ pub(crate) fn kubernetes(version: &str) -> Pin {
             ("k8s.io/kubernetes/cmd/kubectl", "kubectl"),
         ],
         link: format!("{variable}Version=v{version} {variable}Major=1 {variable}Minor={minor}"),
+        ..PLAIN
     }
 }
 
 pub(crate) fn coredns() -> Pin {
-    single("coredns", COREDNS, "github.com/coredns/coredns")
+    single("coredns", COREDNS, "github.com/coredns/coredns", "coredns")
 }
 
 pub(crate) fn helm() -> Pin {
@@ -116,44 +157,42 @@ pub(crate) fn helm() -> Pin {
         toolchain: None,
         programs: vec![("helm.sh/helm/v4/cmd/helm", "helm")],
         link: format!("-X helm.sh/helm/v4/internal/version.version=v{HELM}"),
+        ..PLAIN
     }
 }
 
 /// OLM's validator for bundles.
 pub(crate) fn operator_verify() -> Pin {
     let import = "github.com/operator-framework/api/cmd/operator-verify";
-    single("operator-verify", OPERATOR_VERIFY, import)
+    single("operator-verify", OPERATOR_VERIFY, import, "operator-verify")
 }
 
 /// krew's validator for plugin manifests.
 pub(crate) fn validate_krew_manifest() -> Pin {
     let import = "sigs.k8s.io/krew/cmd/validate-krew-manifest";
-    single("validate-krew-manifest", KREW, import)
+    single("validate-krew-manifest", KREW, import, "validate-krew-manifest")
 }
 
 /// Prometheus' parser for rules, without the rest of it.
 pub(crate) fn rulecheck() -> Pin {
-    single("rulecheck", PROMETHEUS, ".")
+    single("rulecheck", PROMETHEUS, ".", "rulecheck")
 }
 
 /// A program without special settings.
-fn single(name: &'static str, version: &str, import: &'static str) -> Pin {
+fn single(name: &'static str, version: &str, import: &'static str, program: &'static str) -> Pin {
     Pin {
         name,
         version: version.to_owned(),
-        toolchain: None,
-        programs: vec![(import, name)],
-        link: String::new(),
+        programs: vec![(import, program)],
+        ..PLAIN
     }
 }
 
 pub(crate) fn minio() -> Pin {
-    single("minio", MINIO, "github.com/minio/minio")
+    single("minio", MINIO, "github.com/minio/minio", "minio")
 }
 
 pub(crate) fn cert_manager() -> Pin {
-    Pin {
-        programs: vec![("github.com/cert-manager/cert-manager/cmd/controller", "controller")],
-        ..single("cert-manager", CERT_MANAGER, "")
-    }
+    let import = "github.com/cert-manager/cert-manager/cmd/controller";
+    single("cert-manager", CERT_MANAGER, import, "controller")
 }

@@ -32,6 +32,7 @@ pub const TABLE: &[(&str, &str)] = &[
     ("objects", include_str!("../tests/conversations/objects.yaml")),
     ("patches", include_str!("../tests/conversations/patches.yaml")),
     ("permissions", include_str!("../tests/conversations/permissions.yaml")),
+    ("statefulsets", include_str!("../tests/conversations/statefulsets.yaml")),
     ("watches", include_str!("../tests/conversations/watches.yaml")),
 ];
 

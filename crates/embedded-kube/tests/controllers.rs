@@ -69,7 +69,7 @@ async fn a_stateful_set_lives_through_growth_update_canary_failure_and_removal()
     let ready = async |wanted: i32| {
         eventually("ready replicas", || async {
             let status = sets.get("web").await.unwrap().status.unwrap_or_default();
-            is((status.ready_replicas, status.replicas), (Some(wanted), wanted))
+            is((status.ready_replicas.unwrap_or(0), status.replicas), (wanted, wanted))
         })
         .await;
     };

@@ -14,7 +14,7 @@ use stateward_etcd::api::{EtcdBackup, EtcdCluster, names};
 use stateward_etcd_driver::client::Timeouts;
 use stateward_etcd_driver::client::messages::RangeRequest;
 
-use crate::local::{Ground, Start};
+use crate::local::{Ground, Start, kubectl_off_path};
 
 /// Options of `stateward demo`.
 #[derive(clap::Args)]
@@ -27,12 +27,19 @@ pub(crate) struct Options {
     file: std::path::PathBuf,
 }
 
+impl Options {
+    /// The drill is a test: its pods reach nothing but the cluster, as in every test.
+    fn start(&self) -> Start {
+        Start::temporary(!self.check)
+    }
+}
+
 pub(crate) async fn run(options: Options) -> Result<()> {
     let text =
         std::fs::read_to_string(&options.file).with_context(|| format!("cannot read {}", options.file.display()))?;
     let cluster: EtcdCluster =
         serde_yaml_ng::from_str(&text).with_context(|| format!("{} is not an EtcdCluster", options.file.display()))?;
-    let ground = Ground::start(Start::temporary()).await?;
+    let ground = Ground::start(options.start()).await?;
     let result = if options.check {
         check(&ground, cluster).await
     } else {
@@ -141,6 +148,9 @@ async fn live(ground: &Ground, cluster: EtcdCluster) -> Result<()> {
     println!("{}", crate::status::text(&up));
     println!("Use it from another terminal:\n");
     println!("  export KUBECONFIG={}", ground.kubeconfig().display());
+    if let Some(folder) = kubectl_off_path() {
+        println!("  export PATH=$PATH:{}", folder.display());
+    }
     println!("  kubectl get etcd,pods");
     println!(
         "  {} local exec --folder {} -- etcdctl --endpoints={}:2379 put hello world\n",
@@ -306,5 +316,20 @@ async fn patient<T>(
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             done => return done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_live_demo_lets_pods_out() {
+        let options = |check| Options {
+            check,
+            file: "cluster.yaml".into(),
+        };
+        assert!(options(false).start().outbound);
+        assert!(!options(true).start().outbound);
     }
 }

@@ -128,7 +128,14 @@ async fn what_the_demo_prints_works_in_another_terminal() {
     for unprivileged in [false, true] {
         // Given the demo, also as somebody who may administer nothing
         let demo = Demo::start(unprivileged).await;
-        // When its lines are pasted, then etcd is reached by its service's name
+        // When its lines are pasted, then kubectl shows the cluster and its members
+        let exports: Vec<&str> = demo.lines.iter().map(|line| line.trim()).collect();
+        let exports = exports.into_iter().filter(|line| line.starts_with("export "));
+        let lines: Vec<&str> = exports.chain([demo.line_with("kubectl get")]).collect();
+        let shown = paste(&lines.join("\n")).await;
+        assert!(shown.contains("etcdcluster.etcd.database.coreos.com/"), "{shown}");
+        assert!(shown.matches("pod/").count() >= 3, "{shown}");
+        // And etcd is reached by its service's name
         let put = demo.line_with("local exec");
         assert_eq!(paste(put).await.trim(), "OK");
         let get = put.replace("put hello world", "get hello");

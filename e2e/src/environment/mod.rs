@@ -78,8 +78,23 @@ pub(crate) enum Need {
     Image(&'static str),
 }
 
-/// The environment variable with the images of the catalogue that `./x` provided, separated by commas.
+/// The environment variable with the images of the catalogue that `./x` provided: `mysql:9.7=9.7.4`, separated by commas, and
+/// without the version where it is not known.
 const IMAGES: &str = "STATEWARD_PROVIDED_IMAGES";
+
+/// The version of an image that `./x` provided, where it is known: of `mysql:9.7`, for example 9.7.4.
+pub(crate) fn provided_version(image: &str) -> Option<String> {
+    provided(&std::env::var(IMAGES).unwrap_or_default(), image)?
+}
+
+/// Whether an image is among those that were provided, and its version if it is known.
+fn provided(all: &str, image: &str) -> Option<Option<String>> {
+    let mut entries = all.split(',').map(|entry| match entry.split_once('=') {
+        Some((title, version)) => (title, Some(version.to_owned())),
+        None => (entry, None),
+    });
+    entries.find_map(|(title, version)| (title == image).then_some(version))
+}
 
 /// Why no environment has something that `./x` did not fetch, if that is so.
 fn not_fetched(need: Need) -> Option<&'static str> {
@@ -89,8 +104,7 @@ fn not_fetched(need: Need) -> Option<&'static str> {
             Some("the definitions of the Prometheus operator are missing; ./x chart fetches them")
         }
         Need::Image(image) => {
-            let provided = std::env::var(IMAGES).unwrap_or_default();
-            let is_there = provided.split(',').any(|title| title == image);
+            let is_there = provided(&std::env::var(IMAGES).unwrap_or_default(), image).is_some();
             (!is_there).then_some("an image is missing; ./x e2e and ./x kube test build those that they need")
         }
         _ => None,
@@ -128,4 +142,18 @@ pub(crate) enum Fault {
     StopApi,
     /// Starts the API server.
     StartApi,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn provided_images_are_found_with_and_without_a_version() {
+        let all = "mysql:9.7=9.7.4,etcd:3.5.35";
+        assert_eq!(provided(all, "mysql:9.7"), Some(Some("9.7.4".to_owned())));
+        assert_eq!(provided(all, "etcd:3.5.35"), Some(None));
+        assert_eq!(provided(all, "mysql:9"), None);
+        assert_eq!(provided("", "mysql:9.7"), None);
+    }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::stateful_set::{Story, ask, claim_uid, client, field, rolled_out};
-use crate::environment::Fault;
+use crate::environment::{self, Fault};
 use crate::test::Test;
 use crate::wait::until;
 
@@ -119,9 +119,11 @@ impl<'a> Database<'a> {
     /// Waits until the servers have these versions, in the order of their ordinals.
     async fn versions(&self, versions: &[&str]) -> Result<()> {
         for (ordinal, version) in versions.iter().enumerate() {
+            let known = environment::provided_version(&format!("mariadb:{version}"));
+            let version = known.map_or_else(|| format!("{version}."), |version| format!("{version}-"));
             until(&format!("mysql-{ordinal} to be {version}"), 60, async || {
                 let found = self.version(ordinal).await?;
-                ensure!(found.starts_with(&format!("{version}.")), "it is {found}");
+                ensure!(found.starts_with(&version), "it is {found}");
                 Ok(Some(()))
             })
             .await?;

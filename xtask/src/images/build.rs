@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
 use serde_json::json;
 
-use super::catalogue::{Definition, Layer};
+use super::catalogue::{Definition, Layer, VERSION};
 use super::maven;
 use crate::paths::Paths;
 use crate::{debian, golang, pins};
@@ -46,6 +47,34 @@ pub(crate) fn build(paths: &Paths, image: &Definition) -> Result<PathBuf> {
     Ok(place)
 }
 
+/// What the description of a built image says that its definition does not know.
+#[derive(Deserialize)]
+pub(crate) struct Built {
+    /// What it is called, with the version where the catalogue asks for it.
+    pub(crate) references: Vec<String>,
+    #[serde(default)]
+    built: Found,
+}
+
+#[derive(Default, Deserialize)]
+struct Found {
+    version: Option<String>,
+}
+
+impl Built {
+    /// Reads it from an image's folder.
+    pub(crate) fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join("image.json");
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is wrong", path.display()))
+    }
+
+    /// The version of its program, where its packages told.
+    pub(crate) fn version(self) -> Option<String> {
+        self.built.version
+    }
+}
+
 /// Whether an image is at its place.
 pub(crate) fn is_built(place: &Path) -> bool {
     place.join("image.json").exists()
@@ -65,23 +94,36 @@ pub(crate) fn needs_no_build(paths: &Paths, image: &Definition) -> bool {
 fn make(paths: &Paths, image: &Definition, folder: &Path) -> Result<()> {
     let tree = folder.join(if image.over_host { "programs" } else { "root" });
     fs::create_dir_all(&tree)?;
-    let mut contents = Vec::new();
+    let (mut contents, mut version) = (Vec::new(), None);
     for layer in &image.layers {
-        lay(paths, image, layer, &tree, &mut contents)?;
+        let found = lay(paths, image, layer, &tree, &mut contents)?;
+        version = version.or(found);
     }
     if !image.over_host {
         finish_root(image, &tree)?;
     }
     fs::write(folder.join("packages.txt"), contents.join("\n") + "\n")?;
     let root = if image.over_host { "programs" } else { "root" };
-    let description = json!({ "references": image.references, root: root, "config": image.config.oci() });
+    let filled = |reference: &String| reference.replace(VERSION, version.as_deref().unwrap_or_default());
+    let references: Vec<_> = image.references.iter().map(filled).collect();
+    let mut description = json!({ "references": references, root: root, "config": image.config.oci() });
+    if let Some(version) = version {
+        description["built"] = json!({ "version": version });
+    }
     Ok(fs::write(
         folder.join("image.json"),
         serde_json::to_vec_pretty(&description)?,
     )?)
 }
 
-fn lay(paths: &Paths, image: &Definition, layer: &Layer, tree: &Path, contents: &mut Vec<String>) -> Result<()> {
+/// Adds what a layer holds, and returns the version of its program where a layer of packages names one.
+fn lay(
+    paths: &Paths,
+    image: &Definition,
+    layer: &Layer,
+    tree: &Path,
+    contents: &mut Vec<String>,
+) -> Result<Option<String>> {
     let programs = if image.over_host {
         tree.to_owned()
     } else {
@@ -90,16 +132,18 @@ fn lay(paths: &Paths, image: &Definition, layer: &Layer, tree: &Path, contents: 
     match layer {
         Layer::Packages { suite, names, version } => {
             let made_of = debian::root(paths, suite, names, tree, &image.title())?;
-            if let (Some(version), Some(first)) = (version, names.first()) {
-                check_version(&made_of, first, version, suite)?;
-            }
+            let found = match (version, names.first()) {
+                (Some(version), Some(first)) => Some(upstream_version(&made_of, first, version, suite)?),
+                _ => None,
+            };
             contents.extend(made_of);
+            return Ok(found);
         }
         Layer::Programs { suite, packages, files } => {
             let packages: Vec<_> = packages.iter().map(String::as_str).collect();
             let files: Vec<_> = files.iter().map(String::as_str).collect();
             let folder = paths.cache.join(&image.name).join(&image.tag);
-            debian::files(paths, suite, &packages, &files, &folder)?;
+            contents.extend(debian::recorded_files(paths, suite, &packages, &files, &folder)?);
             for file in files {
                 let name = Path::new(file).file_name().context("a file without a name")?;
                 link(&folder.join(name), &programs)?;
@@ -146,21 +190,25 @@ fn lay(paths: &Paths, image: &Definition, layer: &Layer, tree: &Path, contents: 
             }
         }
     }
-    Ok(())
+    Ok(None)
 }
 
-/// A release of Debian may have moved on to a version that the tag does not stand for.
-fn check_version(made_of: &[String], package: &str, wanted: &str, suite: &str) -> Result<()> {
-    let found = made_of
-        .iter()
-        .find_map(|line| line.strip_prefix(&format!("{package} ")));
+/// The version of a package without what Debian adds to it: an epoch before, a revision and a mark of repacking after it. It must begin
+/// with what is wanted, because a release of Debian may have moved on to a version that the tag does not stand for.
+fn upstream_version(made_of: &[String], package: &str, wanted: &str, suite: &str) -> Result<String> {
+    let mut lines = made_of.iter().map(|line| line.split(' '));
+    let found = lines.find_map(|mut words| (words.next() == Some(package)).then(|| words.next()).flatten());
     let found = found.with_context(|| format!("{package} is not among its own packages"))?;
-    let upstream = found.split_once(':').map_or(found, |(_epoch, version)| version);
+    let version = found.split_once(':').map_or(found, |(_epoch, version)| version);
     ensure!(
-        upstream.starts_with(wanted),
-        "Debian {suite} has {package} {upstream} now, and not {wanted}*: change the tag in pins/images.yaml"
+        version.starts_with(wanted),
+        "Debian {suite} has {package} {version} now, and not {wanted}*: change the tag in pins/images.yaml"
     );
-    Ok(())
+    let upstream = version
+        .rsplit_once('-')
+        .map_or(version, |(upstream, _revision)| upstream);
+    let end = upstream.find(['+', '~']).unwrap_or(upstream.len());
+    Ok(upstream[..end].to_owned())
 }
 
 /// Folders and files that every root has, whatever it is made of.
@@ -217,10 +265,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_that_the_tag_does_not_stand_for_is_refused() {
-        let made_of = ["bash 5.3-4 amd64".to_owned(), "db-server 1:9.7.4-2 amd64".to_owned()];
-        check_version(&made_of, "db-server", "9.7.", "sid").unwrap();
-        let error = check_version(&made_of, "db-server", "9.5.", "sid").unwrap_err();
+    fn a_version_is_without_what_debian_adds() {
+        let version = |package: &str, wanted: &str| {
+            let made_of = [
+                "db-server-core 2.0-1 amd64",
+                "db-server 1:9.7.4-2 amd64",
+                "cache 2.42.0+ds-5+b5 amd64",
+                "native 3.1 all",
+            ];
+            upstream_version(&made_of.map(str::to_owned), package, wanted, "sid")
+        };
+        assert_eq!(version("db-server", "9.7.").unwrap(), "9.7.4");
+        assert_eq!(version("cache", "2.42").unwrap(), "2.42.0");
+        assert_eq!(version("native", "3.").unwrap(), "3.1");
+        // A release that moved on is not taken for what the tag says.
+        let error = version("db-server", "9.5.").unwrap_err();
         assert!(error.to_string().contains("9.7.4-2"), "{error}");
+        assert!(version("db", "9.7.").is_err());
     }
 }

@@ -11,7 +11,10 @@ use sha2::{Digest, Sha256};
 use crate::oci;
 
 /// Raised when the same definition is built into something else.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
+
+/// What stands in references for the version that an image turned out to have, which only building it tells.
+pub(super) const VERSION: &str = "{version}";
 
 /// One program in several versions.
 #[derive(Deserialize)]
@@ -71,7 +74,8 @@ pub(crate) enum Layer {
     Packages {
         suite: String,
         names: Vec<String>,
-        /// What the version of the first package must begin with: a release of Debian may have moved on.
+        /// What the version of the first package must begin with: a release of Debian may have moved on. That version is the
+        /// image's, too.
         version: Option<String>,
     },
     /// A few programs out of Debian packages, without what they depend on.
@@ -120,6 +124,7 @@ pub(crate) struct Definition {
     pub(crate) name: String,
     pub(crate) tag: String,
     pub(crate) about: String,
+    /// With [`VERSION`] in them, where the catalogue has it.
     pub(crate) references: Vec<String>,
     /// Its programs are laid over the machine's own, in the embedded Kubernetes.
     pub(crate) over_host: bool,
@@ -178,7 +183,7 @@ impl Catalogue {
         }
         let mut seen = BTreeMap::new();
         for image in &images {
-            for reference in &image.references {
+            for reference in image.references.iter().filter(|reference| !reference.contains(VERSION)) {
                 if let Some(other) = seen.insert(reference.clone(), image.title()) {
                     bail!("{reference} is both {other} and {}", image.title());
                 }
@@ -212,7 +217,7 @@ fn image(name: &str, tag: &str, family: &Family, layers: &[Layer]) -> Result<Def
     let own = json!([family.references, family.config, layers, family.layers, family.test]);
     let filled = own.to_string().replace("{tag}", tag);
     let filled = serde_json::from_str(&filled.replace("{architecture}", oci::architecture()))?;
-    let (references, config, mut layers, common, test): (_, Config, Vec<Layer>, Vec<Layer>, _) =
+    let (references, config, mut layers, common, test): (Vec<String>, Config, Vec<Layer>, Vec<Layer>, _) =
         serde_json::from_value(filled)?;
     layers.extend(common);
     let user = |text: &str| text.is_empty() || text.split(':').all(|number| number.parse::<u32>().is_ok());
@@ -227,6 +232,13 @@ fn image(name: &str, tag: &str, family: &Family, layers: &[Layer]) -> Result<Def
     for place in places.chain(&config.volumes) {
         ensure!(absolute(place), "{place} is not an absolute path");
     }
+    let has_version = layers
+        .iter()
+        .any(|layer| matches!(layer, Layer::Packages { version: Some(_), .. }));
+    ensure!(
+        has_version || !references.iter().any(|reference| reference.contains(VERSION)),
+        "{VERSION} is the version of the first package of a layer that says what it begins with, and there is none"
+    );
     Ok(Definition {
         name: name.to_owned(),
         tag: tag.to_owned(),
@@ -299,6 +311,8 @@ db:
             ("db:{tag}", "db", "is both db:9.7 and db:10.1"),
             ("/var/lib/db-files", "var/lib/db-files", "var/lib/db-files"),
             ("folders", "floders", "floders"),
+            // 10.1 has no packages.
+            ("db:{tag}", "db:{version}", "10.1: {version} is the version"),
         ] {
             let error = format!("{:#}", Catalogue::parse(&SMALL.replace(from, to)).err().unwrap());
             assert!(error.contains(named), "{error}");

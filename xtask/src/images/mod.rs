@@ -14,7 +14,7 @@ use crate::progress::Step;
 use crate::shell::cmd;
 use crate::{cargo, oci};
 
-pub(crate) use build::{build, needs_no_build};
+pub(crate) use build::{Built, build, needs_no_build};
 pub(crate) use catalogue::Catalogue;
 use catalogue::{Definition, Test};
 
@@ -51,7 +51,7 @@ pub(crate) fn run(paths: &Paths, args: &Args) -> Result<()> {
         if args.test {
             let test = image.test.as_ref();
             let test = test.with_context(|| format!("{} has no test in the catalogue", image.title()))?;
-            check(paths, image, test)?;
+            check(paths, &image.title(), &folder, test)?;
         }
     }
     Ok(())
@@ -104,7 +104,7 @@ fn archive(image: &Definition, folder: &Path) -> Result<PathBuf> {
             (Some(folder.join("root")), Vec::new())
         };
         let image = oci::Image {
-            references: image.references.clone(),
+            references: Built::read(folder)?.references,
             config: image.config.oci(),
             root,
             files,
@@ -116,11 +116,12 @@ fn archive(image: &Definition, folder: &Path) -> Result<PathBuf> {
 }
 
 /// Runs the image in a pod: by the same code as any other pod, so that what is seen here holds there.
-fn check(paths: &Paths, image: &Definition, test: &Test) -> Result<()> {
+fn check(paths: &Paths, title: &str, folder: &Path, test: &Test) -> Result<()> {
     let program: PathBuf = cargo::build_example("try_image")?;
-    let reference = image.references.first().context("it has no reference")?;
+    let built = Built::read(folder)?;
+    let reference = built.references.first().context("it has no reference")?;
     let mut command = cmd(program, ["--images"]);
     command.arg(paths.images()).args(["--image", reference]);
     command.arg("--test").arg(serde_json::to_string(test)?);
-    crate::shell::run(&mut command).with_context(|| format!("the image {} does not work", image.title()))
+    crate::shell::run(&mut command).with_context(|| format!("the image {title} does not work"))
 }

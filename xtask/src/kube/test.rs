@@ -43,7 +43,7 @@ impl Args {
         image::operator(paths, self.profile())?;
         let suite = self.compile()("stateward-e2e")?;
         for image in e2e::provide_images(paths, &suite, &self.arguments())? {
-            images::provide_archive(paths, &image)?;
+            images::provide_archive(paths, &image.title)?;
         }
         if self.is_suite() {
             converse()?;
@@ -177,7 +177,7 @@ fn suite(paths: &Paths, run: &Run, args: &Args) -> Result<()> {
     let arguments = args.arguments();
     let mut suite = e2e::suite(paths, "real", args.compile(), &arguments)?;
     for image in e2e::provide_images(paths, suite.get_program().as_ref(), &arguments)? {
-        node::load(paths, run, &[images::provide_archive(paths, &image)?])?;
+        node::load(paths, run, &[images::provide_archive(paths, &image.title)?])?;
     }
     if args.needs_previous()
         && let Some((archive, manifests)) = image::previous(paths)?

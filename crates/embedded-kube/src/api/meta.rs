@@ -143,6 +143,31 @@ pub(crate) fn dns_subdomain(text: &str) -> Vec<String> {
     length(text, 253).into_iter().chain(form).collect()
 }
 
+/// The error of a port's name (RFC 6335).
+pub(crate) fn port_name(text: &str) -> Vec<String> {
+    let is_allowed = |c: char| c == '-' || c.is_ascii_lowercase() || c.is_ascii_digit();
+    let wrong = [
+        (
+            text.is_empty() || !text.chars().all(is_allowed),
+            "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",
+        ),
+        (
+            !text.contains(|c: char| c.is_ascii_lowercase()),
+            "must contain at least one letter (a-z)",
+        ),
+        (text.contains("--"), "must not contain consecutive hyphens"),
+        (
+            text.starts_with('-') || text.ends_with('-'),
+            "must not begin or end with a hyphen",
+        ),
+    ];
+    let wrong = wrong.into_iter().filter(|(is_wrong, _)| *is_wrong);
+    length(text, 15)
+        .into_iter()
+        .chain(wrong.map(|(_, why)| why.to_owned()))
+        .collect()
+}
+
 fn path_segment(text: &str) -> Vec<String> {
     if text == "." || text == ".." {
         return vec![format!("may not be '{text}'")];

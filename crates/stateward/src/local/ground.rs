@@ -1,5 +1,6 @@
 //! An embedded Kubernetes with the operator beside it, in this process.
 
+use std::ffi::OsStr;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,13 +30,13 @@ pub(crate) struct Start {
 
 impl Start {
     /// For a demo: three nodes, whatever etcd is there, nothing kept.
-    pub(crate) fn temporary() -> Self {
+    pub(crate) fn temporary(outbound: bool) -> Self {
         Self {
             folder: None,
             nodes: 3,
             operator: true,
             nearest_images: true,
-            outbound: true,
+            outbound,
         }
     }
 }
@@ -74,11 +75,33 @@ pub(super) fn newest_etcd() -> Option<PathBuf> {
     let folders = entries
         .map(|entry| entry.path())
         .filter(|path| path.join("etcdctl").is_file());
-    let version = |path: &PathBuf| -> Vec<u32> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        name.split('.').map(|part| part.parse().unwrap_or_default()).collect()
-    };
-    folders.max_by_key(version)
+    folders.max_by_key(|folder| version(folder))
+}
+
+/// The folder of a kubectl in the cache, where the PATH has none: the newest of those that `./x setup` and `./x kube` put there.
+pub(crate) fn kubectl_off_path() -> Option<PathBuf> {
+    kubectl_beside(&std::env::var_os("PATH").unwrap_or_default(), &cache())
+}
+
+fn kubectl_beside(path: &OsStr, cache: &Path) -> Option<PathBuf> {
+    let has_one = |folder: &PathBuf| folder.join("kubectl").is_file();
+    if std::env::split_paths(path).any(|folder| has_one(&folder)) {
+        return None;
+    }
+    let folders = ["kube", "kubectl"].map(|name| std::fs::read_dir(cache.join(name)));
+    let folders = folders
+        .into_iter()
+        .flatten()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    folders.filter(has_one).max_by_key(|folder| version(folder))
+}
+
+/// The version that a folder is named after.
+fn version(folder: &Path) -> Vec<u32> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    name.split('.').map(|part| part.parse().unwrap_or_default()).collect()
 }
 
 /// This very program as the image that pods which take and restore backups run.
@@ -186,5 +209,27 @@ impl Ground {
         }
         self.cluster.stop().await;
         let _gone = std::fs::remove_file(self.folder.join("pid"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_kubectl_of_the_cache_is_found_where_the_path_has_none() {
+        let cache = tempfile::tempdir().unwrap();
+        let on_path = cache.path().join("bin");
+        assert_eq!(kubectl_beside(on_path.as_os_str(), cache.path()), None);
+        for folder in ["kubectl/1.9", "kubectl/1.32", "kubectl/1.40", "bin"] {
+            std::fs::create_dir_all(cache.path().join(folder)).unwrap();
+        }
+        for folder in ["kubectl/1.9", "kubectl/1.32"] {
+            std::fs::write(cache.path().join(folder).join("kubectl"), "").unwrap();
+        }
+        let found = kubectl_beside(on_path.as_os_str(), cache.path());
+        assert_eq!(found, Some(cache.path().join("kubectl/1.32")));
+        std::fs::write(on_path.join("kubectl"), "").unwrap();
+        assert_eq!(kubectl_beside(on_path.as_os_str(), cache.path()), None);
     }
 }

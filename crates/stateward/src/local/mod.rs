@@ -12,7 +12,7 @@ use clap::Subcommand;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-pub(crate) use ground::{Ground, Start};
+pub(crate) use ground::{Ground, Start, kubectl_off_path};
 
 /// The verbs of `stateward local`.
 #[derive(Subcommand)]

@@ -5,6 +5,7 @@
 
 mod claim;
 mod config;
+mod handlers;
 mod placement;
 mod pod;
 mod pod_security;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::{default, each, placement, text};
+use super::{default, each, handlers, placement, text};
 use crate::api::errors::FieldError;
 use crate::api::meta;
 use crate::schema::error::Reason;
@@ -180,6 +180,8 @@ pub(super) fn validate(spec: &Value, at: &str) -> Vec<FieldError> {
         for (i, container) in containers.into_iter().flatten().enumerate() {
             let at = format!("{at}.{list}[{i}]");
             validate_container(container, &at, &volumes, &mut errors);
+            let grace = spec["terminationGracePeriodSeconds"].as_i64();
+            handlers::validate(container, &at, list == "initContainers", grace, &mut errors);
             let name = text(container, "name");
             if !name.is_empty() && !names.insert(name) {
                 errors.push(FieldError::duplicate(format!("{at}.name"), name.into()));
@@ -201,11 +203,7 @@ pub(super) fn validate(spec: &Value, at: &str) -> Vec<FieldError> {
         &mut errors,
     );
     errors.extend(placement::validate(spec, at));
-    if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|g| g < 0) {
-        let value = spec["terminationGracePeriodSeconds"].clone();
-        let field = format!("{at}.terminationGracePeriodSeconds");
-        errors.push(FieldError::invalid(field, value, "must be greater than or equal to 0"));
-    }
+    handlers::not_negative(spec, "terminationGracePeriodSeconds", at, &mut errors);
     for field in ["hostname", "subdomain"] {
         let name = text(spec, field);
         if !name.is_empty() {

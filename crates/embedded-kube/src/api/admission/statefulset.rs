@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{claim, default, each, pod_spec, text};
+use super::{claim, default, each, handlers, pod_spec, text};
 use crate::api::errors::FieldError;
+use crate::api::meta;
 use crate::api::selector::label_selector_matches;
 
 pub(super) fn defaults(set: &mut Value) {
@@ -24,6 +25,7 @@ pub(super) fn defaults(set: &mut Value) {
     if strategy["type"] == "RollingUpdate" {
         default(strategy, "rollingUpdate", json!({}));
         default(&mut strategy["rollingUpdate"], "partition", 0);
+        default(&mut strategy["rollingUpdate"], "maxUnavailable", 1);
     }
     pod_spec::defaults(&mut spec["template"]["spec"]);
     if let Some(templates) = spec.get_mut("volumeClaimTemplates") {
@@ -33,6 +35,35 @@ pub(super) fn defaults(set: &mut Value) {
             claim::defaults(template);
             default(template, "status", json!({"phase": "Pending"}));
         });
+    }
+}
+
+/// How many pods an update may stop at once: a number or a percentage.
+fn max_unavailable(found: &Value, at: &str, errors: &mut Vec<FieldError>) {
+    let mut invalid = |text: &str| errors.push(FieldError::invalid(at, found.clone(), text));
+    let number = match found {
+        Value::String(text) => match text.strip_suffix('%').map(|digits| (digits, digits.parse::<u32>())) {
+            Some((digits, Ok(percent))) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                if percent > 100 {
+                    invalid("must not be greater than 100%");
+                }
+                i64::from(percent)
+            }
+            _ => {
+                invalid(
+                    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')",
+                );
+                // A text that is no number is zero.
+                0
+            }
+        },
+        Value::Null => return,
+        number => number.as_i64().unwrap_or(0),
+    };
+    if number < 0 {
+        invalid("must be greater than or equal to 0");
+    } else if number == 0 {
+        invalid("cannot be 0");
     }
 }
 
@@ -63,9 +94,22 @@ pub(super) fn validate(old: Option<&Value>, new: &Value) -> Vec<FieldError> {
         let text = "`selector` does not match template `labels`";
         errors.push(FieldError::invalid("spec.template.metadata.labels", labels, text));
     }
-    if spec["replicas"].as_i64().is_some_and(|n| n < 0) {
-        let text = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid("spec.replicas", spec["replicas"].clone(), text));
+    for field in ["whenDeleted", "whenScaled"] {
+        let policy = text(&spec["persistentVolumeClaimRetentionPolicy"], field);
+        if !["Retain", "Delete"].contains(&policy) {
+            let supported = ["Retain", "Delete"].map(str::to_owned);
+            let field = format!("spec.persistentVolumeClaimRetentionPolicy.{field}");
+            errors.push(FieldError::not_supported(field, policy, &supported));
+        }
+    }
+    for field in ["replicas", "minReadySeconds"] {
+        handlers::not_negative(spec, field, "spec", &mut errors);
+    }
+    handlers::not_negative(&spec["ordinals"], "start", "spec.ordinals", &mut errors);
+    let service = text(spec, "serviceName");
+    if !service.is_empty() && old.is_none() {
+        let wrong = meta::dns_label(service).into_iter();
+        errors.extend(wrong.map(|why| FieldError::invalid("spec.serviceName", service, why)));
     }
     let policy = text(spec, "podManagementPolicy");
     if !["OrderedReady", "Parallel"].contains(&policy) {
@@ -81,6 +125,18 @@ pub(super) fn validate(old: Option<&Value>, new: &Value) -> Vec<FieldError> {
             shown,
             "must be 'RollingUpdate' or 'OnDelete'",
         ));
+    }
+    if strategy["rollingUpdate"].is_object() {
+        let rolling = &strategy["rollingUpdate"];
+        let at = "spec.updateStrategy.rollingUpdate";
+        if strategy["type"] == "OnDelete" {
+            let shown = json!({"Partition": rolling["partition"], "MaxUnavailable": rolling["maxUnavailable"]});
+            let text = "only allowed for updateStrategy 'RollingUpdate'";
+            errors.push(FieldError::invalid(at, shown, text));
+        } else {
+            handlers::not_negative(rolling, "partition", at, &mut errors);
+            max_unavailable(&rolling["maxUnavailable"], &format!("{at}.maxUnavailable"), &mut errors);
+        }
     }
     let template = &spec["template"]["spec"];
     // Claim templates become volumes of the same name, and may be mounted as such.

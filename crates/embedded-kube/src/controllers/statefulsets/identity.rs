@@ -84,7 +84,7 @@ pub(super) fn claims(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeCla
                     namespace: set.namespace(),
                     labels: Some(labels),
                     annotations: template.metadata.annotations.clone(),
-                    owner_references: keeps_until_deleted(set).then(|| vec![set_owner(set)]),
+                    owner_references: keeps_until_deleted(set).then(|| vec![owner(set)]),
                     ..ObjectMeta::default()
                 },
                 spec: template.spec.clone(),
@@ -114,13 +114,6 @@ fn goes_when_scaled(set: &StatefulSet) -> bool {
     policy.and_then(|policy| policy.when_scaled.as_deref()) == Some("Delete")
 }
 
-fn set_owner(set: &StatefulSet) -> OwnerReference {
-    OwnerReference {
-        controller: Some(true),
-        ..set.owner_ref(&()).unwrap_or_default()
-    }
-}
-
 /// The owners that this claim should have by the retention policy, if they differ from its present ones. The claim of a
 /// condemned pod belongs to the pod, so that garbage collection removes it after the pod.
 pub(super) fn claim_owners(
@@ -135,10 +128,11 @@ pub(super) fn claim_owners(
     let wanted = if condemned && goes_when_scaled(set) {
         Some(OwnerReference {
             controller: Some(true),
+            block_owner_deletion: Some(true),
             ..pod.owner_ref(&()).unwrap_or_default()
         })
     } else if keeps_until_deleted(set) {
-        Some(set_owner(set))
+        Some(owner(set))
     } else {
         None
     };

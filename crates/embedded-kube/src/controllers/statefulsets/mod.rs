@@ -99,7 +99,10 @@ impl Controller {
         });
         // Status first: it names the revisions that the actions depend on.
         if set.status.as_ref() != Some(&step.status) {
-            let patch = json!({"metadata": {"uid": set.metadata.uid}, "status": step.status});
+            // A merge patch removes what is null, and counts of zero are absent.
+            let mut status = json!({"readyReplicas": null, "currentReplicas": null, "updatedReplicas": null});
+            json_patch::merge(&mut status, &json!(step.status));
+            let patch = json!({"metadata": {"uid": set.metadata.uid}, "status": status});
             let api: Api<StatefulSet> = self.api(set);
             unless_moved_on(
                 api.patch_status(&set.name_any(), &PatchParams::default(), &Patch::Merge(&patch))
@@ -213,7 +216,7 @@ impl Controller {
                 let metadata = json!({
                     "uid": claim.metadata.uid,
                     "resourceVersion": claim.metadata.resource_version,
-                    "ownerReferences": owners,
+                    "ownerReferences": (!owners.is_empty()).then_some(owners),
                 });
                 let patch = Patch::Merge(json!({ "metadata": metadata }));
                 Ok(unless_moved_on(api.patch(&claim.name_any(), &PatchParams::default(), &patch).await)?.is_some())

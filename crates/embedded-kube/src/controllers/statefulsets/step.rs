@@ -6,6 +6,7 @@
 //! stops there.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
 use super::super::endpoints::is_ready;
@@ -93,8 +95,11 @@ fn decide(seen: &Seen<'_>, actions: &mut Vec<Action>, again_after: &mut Option<D
     let first_unhealthy = members
         .values()
         .chain(condemned.values())
-        .find(|pod| !is_running_and_ready(pod) || is_terminating(pod));
+        .find(|pod| is_terminating(pod) || !is_available(seen, pod, again_after));
     for (ordinal, pod) in condemned.iter().rev() {
+        own_claims(seen, pod, *ordinal, true, actions);
+    }
+    for pod in condemned.values().rev() {
         let is_the_first = first_unhealthy.is_some_and(|first| first.uid() == pod.uid());
         if is_terminating(pod) || one_by_one && !is_the_first && !is_available(seen, pod, again_after) {
             if one_by_one {
@@ -102,7 +107,6 @@ fn decide(seen: &Seen<'_>, actions: &mut Vec<Action>, again_after: &mut Option<D
             }
             continue;
         }
-        own_claims(seen, pod, *ordinal, true, actions);
         actions.push(Action::DeletePod(pod.clone()));
         if one_by_one {
             return;
@@ -112,15 +116,41 @@ fn decide(seen: &Seen<'_>, actions: &mut Vec<Action>, again_after: &mut Option<D
     if !is_rolling(seen.set) {
         return;
     }
+    update(seen, &members, start..end, one_by_one, actions, again_after);
+}
+
+/// Deletes pods of an older revision, from the highest ordinal down to the partition, as long as no more than `maxUnavailable` pods
+/// are unavailable. With `Parallel`, those that are unavailable anyway go first and cost nothing.
+fn update(
+    seen: &Seen<'_>,
+    members: &ByOrdinal,
+    range: Range<i32>,
+    one_by_one: bool,
+    actions: &mut Vec<Action>,
+    again_after: &mut Option<Duration>,
+) {
+    let is_unavailable: BTreeMap<i32, bool> = members
+        .iter()
+        .map(|(ordinal, pod)| (*ordinal, is_terminating(pod) || !is_available(seen, pod, again_after)))
+        .collect();
+    // A pod that was created in this very step is not available either.
+    let available = is_unavailable
+        .values()
+        .filter(|is_unavailable| !**is_unavailable)
+        .count();
+    let unavailable = range.len().saturating_sub(available);
+    let mut budget = max_unavailable(seen.set).saturating_sub(unavailable);
     let target = seen.update.name_any();
-    for ordinal in (start.saturating_add(partition(seen.set))..end).rev() {
-        let Some(pod) = members.get(&ordinal) else { return };
-        if revision(pod) != Some(&target) && !is_terminating(pod) {
+    let outdated: Vec<(bool, &Arc<Pod>)> = (range.start.saturating_add(partition(seen.set))..range.end)
+        .rev()
+        .filter_map(|ordinal| Some((*is_unavailable.get(&ordinal)?, members.get(&ordinal)?)))
+        .filter(|(_, pod)| revision(pod) != Some(&target) && !is_terminating(pod))
+        .collect();
+    for (is_unavailable, pod) in outdated {
+        let is_free = is_unavailable && !one_by_one;
+        if is_free || budget > 0 {
             actions.push(Action::DeletePod(pod.clone()));
-            return;
-        }
-        if is_terminating(pod) || !is_available(seen, pod, again_after) {
-            return;
+            budget -= usize::from(!is_free);
         }
     }
 }
@@ -210,6 +240,21 @@ fn partition(set: &StatefulSet) -> i32 {
     rolling.and_then(|rolling| rolling.partition).unwrap_or(0)
 }
 
+/// Of the set's pods, at least one; a percentage is rounded down.
+fn max_unavailable(set: &StatefulSet) -> usize {
+    let strategy = set.spec.update_strategy.as_ref();
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let number = match rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) {
+        Some(IntOrString::Int(number)) => i64::from(*number),
+        Some(IntOrString::String(text)) => {
+            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
+            i64::from(set.spec.replicas.unwrap_or(1)) * percent / 100
+        }
+        None => 1,
+    };
+    usize::try_from(number).unwrap_or(1).max(1)
+}
+
 fn phase(pod: &Pod) -> &str {
     pod.status
         .as_ref()
@@ -265,6 +310,8 @@ fn status(seen: &Seen<'_>, again_after: &mut Option<Duration>) -> StatefulSetSta
     let count = |counts: &dyn Fn(&Pod) -> bool| {
         i32::try_from(seen.pods.iter().filter(|pod| counts(pod)).count()).unwrap_or(i32::MAX)
     };
+    // As in Kubernetes, these are absent instead of zero.
+    let some = |count: i32| (count != 0).then_some(count);
     let replicas = count(&|_| true);
     let ready = count(&is_running_and_ready);
     let updated = count(&|pod| !is_terminating(pod) && revision(pod) == Some(&update));
@@ -276,10 +323,10 @@ fn status(seen: &Seen<'_>, again_after: &mut Option<Duration>) -> StatefulSetSta
     let mut status = StatefulSetStatus {
         observed_generation: seen.set.metadata.generation,
         replicas,
-        ready_replicas: Some(ready),
+        ready_replicas: some(ready),
         available_replicas: i32::try_from(available).ok(),
-        current_replicas: Some(count(&|pod| !is_terminating(pod) && revision(pod) == Some(&current))),
-        updated_replicas: Some(updated),
+        current_replicas: some(count(&|pod| !is_terminating(pod) && revision(pod) == Some(&current))),
+        updated_replicas: some(updated),
         current_revision: Some(current),
         update_revision: Some(update),
         collision_count: Some(old.collision_count.unwrap_or(0)),
@@ -287,7 +334,7 @@ fn status(seen: &Seen<'_>, again_after: &mut Option<Duration>) -> StatefulSetSta
     };
     // The update is complete: the update revision becomes the current one.
     let wanted = seen.set.spec.replicas.unwrap_or(1);
-    if is_rolling(seen.set) && [replicas, ready, updated] == [wanted; 3] {
+    if [replicas, ready, updated] == [wanted; 3] {
         status.current_revision = status.update_revision.clone();
         status.current_replicas = status.updated_replicas;
     }

@@ -234,6 +234,38 @@ fn an_update_stops_at_a_pod_that_does_not_become_ready() {
 }
 
 #[test]
+fn an_update_stops_as_many_pods_at_once_as_may_be_unavailable() {
+    for (most, expected) in [
+        (json!(2), &["delete web-4", "delete web-3"][..]),
+        // Rounded down, but at least one.
+        (json!("50%"), &["delete web-4", "delete web-3"]),
+        (json!("10%"), &["delete web-4"]),
+    ] {
+        let mut town = Town::new(json!({"replicas": 5, "updateStrategy": {"rollingUpdate": {"maxUnavailable": most}}}));
+        town.settle();
+        town.image("nginx:2");
+        assert_eq!(town.step(), expected, "{most}");
+    }
+}
+
+#[test]
+fn an_update_of_a_parallel_set_begins_with_the_pods_that_are_unavailable_anyway() {
+    let mut town = Town::new(json!({"replicas": 4, "podManagementPolicy": "Parallel", "volumeClaimTemplates": []}));
+    town.settle();
+    for name in ["web-0", "web-1"] {
+        town.ready(name, false);
+    }
+    town.image("nginx:2");
+    assert_eq!(town.step(), ["delete web-1", "delete web-0"], "the others are needed");
+    assert_eq!(town.step(), ["create web-0", "create web-1"]);
+    assert!(town.step().is_empty(), "two are unavailable");
+    for name in ["web-0", "web-1"] {
+        town.ready(name, true);
+    }
+    assert_eq!(town.step(), ["delete web-3"]);
+}
+
+#[test]
 fn a_partition_is_a_canary_and_pods_below_it_come_back_as_they_were() {
     let mut town = Town::new(json!({"updateStrategy": {"rollingUpdate": {"partition": 2}}}));
     town.settle();
@@ -259,6 +291,15 @@ fn on_delete_updates_only_what_is_deleted_by_hand() {
     town.pods.remove("web-1");
     town.settle();
     assert_eq!(town.images(), ["nginx:1", "nginx:2", "nginx:1"]);
+    for name in ["web-0", "web-2"] {
+        town.pods.remove(name);
+        town.settle();
+    }
+    let status = town.set.status.clone().unwrap();
+    assert_eq!(
+        status.current_revision, status.update_revision,
+        "the update is complete"
+    );
 }
 
 #[test]
