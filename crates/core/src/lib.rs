@@ -21,6 +21,7 @@ pub mod quantity;
 pub mod reason;
 pub mod schedule;
 pub mod store;
+mod word;
 
 pub use conditions::{Condition, ConditionStatus};
 pub use ids::{ObjectVersion, Uid};

@@ -313,7 +313,7 @@ impl<'a> Executor<'a> {
         let tls = pod
             .annotations()
             .get(launch::TLS)
-            .is_some_and(|stage| *stage == format!("{:?}", TlsStage::On));
+            .is_some_and(|stage| TlsStage::parse(stage) == Some(TlsStage::On));
         let annotations = launch::annotations(self.intent, member, &Launch::Sealed, tls);
         let patch = json!({"metadata": {"uid": uid.0, "annotations": annotations}});
         self.patch(&member.0, &patch, &self.shared.caches.pods).await

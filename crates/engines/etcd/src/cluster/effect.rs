@@ -216,7 +216,7 @@ impl fmt::Display for Effect {
                 version,
                 ..
             } => {
-                write!(f, "create pod {member} ({:?}, etcd {version})", launch.kind())
+                write!(f, "create pod {member} ({}, etcd {version})", launch.kind())
             }
             Self::TryPod { member, version, .. } => write!(f, "try pod {member} (etcd {version}) without making it"),
             Self::CheckNodesEnded { nodes } => {

@@ -5,6 +5,7 @@ use crate::api::etcd_cluster::Phase;
 
 use super::members::Fate;
 use super::record::Record;
+use super::rotation::Rotation;
 use super::trouble::Trouble;
 use super::{Doing, Reason, Step, View, Work};
 
@@ -236,7 +237,9 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
             .target
             .clone()
             .filter(|target| Some(target) != record.current.as_ref()),
-        rotation: super::rotation::rotation(view.world).map_or(String::new(), |step| format!("{step:?}")),
+        rotation: super::rotation::rotation(view.world)
+            .map_or("", Rotation::as_str)
+            .to_owned(),
     }
 }
 

@@ -314,33 +314,37 @@ impl DerefMut for Pod {
     }
 }
 
-/// How etcd starts in a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LaunchKind {
-    /// As the first member of a new cluster.
-    Seed,
-    /// As one of several first members that all know each other.
-    Static,
-    /// As a new member of an existing cluster.
-    Join,
-    /// Only with the data it has: without data it ends at once and says so. Every member is sealed once it takes part.
-    Sealed,
-    /// As the only member of its cluster, with its data, dropping all others.
-    ForceNew,
-    /// With the data that is made from a backup first.
-    Restore,
+stateward_core::stored_words! {
+    /// How etcd starts in a pod.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum LaunchKind {
+        /// As the first member of a new cluster.
+        Seed,
+        /// As one of several first members that all know each other.
+        Static,
+        /// As a new member of an existing cluster.
+        Join,
+        /// Only with the data it has: without data it ends at once and says so. Every member is sealed once it takes part.
+        Sealed,
+        /// As the only member of its cluster, with its data, dropping all others.
+        ForceNew,
+        /// With the data that is made from a backup first.
+        Restore,
+    }
 }
 
-/// How far TLS between peers is switched on in a pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum TlsStage {
-    /// Plain.
-    #[default]
-    Off,
-    /// Listens in plain text, but has the certificates to call peers that listen with TLS.
-    Prepared,
-    /// TLS.
-    On,
+stateward_core::stored_words! {
+    /// How far TLS between peers is switched on in a pod.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    pub enum TlsStage {
+        /// Plain.
+        #[default]
+        Off,
+        /// Listens in plain text, but has the certificates to call peers that listen with TLS.
+        Prepared,
+        /// TLS.
+        On,
+    }
 }
 
 /// What came back when a member was asked.

@@ -50,7 +50,7 @@ pub fn pod(
     annotations.insert(names::ANNOTATION_ETCD_VERSION.into(), version.to_string());
     annotations.insert(names::ANNOTATION_POD_HASH.into(), intent.template.clone());
     annotations.insert(names::ANNOTATION_CLUSTER_UID.into(), intent.uid.0.clone());
-    annotations.insert(launch::TLS.into(), format!("{tls:?}"));
+    annotations.insert(launch::TLS.into(), tls.as_str().into());
     if let Some(trust) = trust {
         let names = trust.authorities.iter().cloned().collect::<Vec<_>>().join(",");
         annotations.insert(launch::TRUSTS.into(), names);
