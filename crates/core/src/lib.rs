@@ -9,6 +9,7 @@ pub mod claim;
 pub mod conditions;
 pub mod crd;
 pub mod cron;
+pub mod fields;
 pub mod guard;
 pub mod ids;
 pub mod kind;

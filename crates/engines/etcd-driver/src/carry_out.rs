@@ -178,10 +178,8 @@ impl<'a> Executor<'a> {
             Effect::CheckNodesEnded { .. } | Effect::CompareAgain { .. } => Ok(()), // Their guards have looked.
             Effect::SealPod { member, uid } => self.seal(member, uid).await,
             Effect::RelabelPod { member, uid } => {
-                let pod = self.known_pod(member, uid)?;
-                let mut patch = manifests::relabel(self.cluster, self.intent, member, &pod);
-                patch["metadata"]["uid"] = json!(uid.0);
-                self.patch(&member.0, &patch, &caches.pods).await
+                let metadata = manifests::pod_metadata(self.cluster, self.intent, member, uid);
+                Ok(objects::apply_metadata(runtime, &metadata, &caches.pods, manifests::stays_on_pod).await?)
             }
             Effect::DeletePod { member, uid, how } => {
                 let params = match how {
