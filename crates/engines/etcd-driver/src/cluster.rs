@@ -8,7 +8,7 @@ use kube::Api;
 use kube::runtime::watcher;
 use stateward_core::kind::Kind;
 use stateward_etcd::api::{EtcdCluster, names};
-use stateward_etcd::cluster::{Cluster, Effect, Launch, MemberName, Record, Settings};
+use stateward_etcd::cluster::{Cluster, Effect, Launch, MemberName, Order, Record, Settings};
 use stateward_runtime::{Driver, Failure, Index, Key, Look, Observed, Runtime, Step, secrets, watch, worker};
 
 use crate::Shared;
@@ -30,6 +30,7 @@ pub(crate) struct Clusters {
 impl Clusters {
     pub(crate) fn new(shared: &Arc<Shared>) -> Arc<Self> {
         let settings = Settings {
+            agent_image: shared.config.agent_image.clone(),
             ephemeral_by_default: shared.config.ephemeral_by_default,
         };
         Arc::new(Self {
@@ -118,22 +119,22 @@ impl Driver for Clusters {
             .await?)
     }
 
-    async fn begin(&self, step: &Step<'_, Self>, effects: &[Effect]) -> Result<(), Failure> {
-        Ok(Executor::new(self, &self.shared, step).begin(effects).await?)
+    async fn begin(&self, step: &Step<'_, Self>, orders: &[Order]) -> Result<(), Failure> {
+        Ok(Executor::new(self, &self.shared, step).begin(orders).await?)
     }
 
-    async fn holds(&self, step: &Step<'_, Self>, effect: &Effect) -> Result<(), Failure> {
-        Ok(Executor::new(self, &self.shared, step).holds(effect).await?)
+    async fn holds(&self, step: &Step<'_, Self>, order: &Order) -> Result<(), Failure> {
+        Ok(Executor::new(self, &self.shared, step).holds(&order.effect).await?)
     }
 
-    async fn execute(&self, step: &Step<'_, Self>, effect: &Effect) -> Result<(), Failure> {
-        let done = Executor::new(self, &self.shared, step).execute(effect).await;
+    async fn execute(&self, step: &Step<'_, Self>, order: &Order) -> Result<(), Failure> {
+        let done = Executor::new(self, &self.shared, step).execute(order).await;
         done.map_err(|failure| failure.said(step.intent))
     }
 
-    fn delay(&self, effect: &Effect, together: &[Effect]) -> Duration {
+    fn delay(&self, order: &Order, together: &[Order]) -> Duration {
         let ahead = together.iter().filter_map(first_member).min();
-        if first_member(effect) > ahead {
+        if first_member(order) > ahead {
             HEAD_START
         } else {
             Duration::ZERO
@@ -142,8 +143,8 @@ impl Driver for Clusters {
 }
 
 /// Whom this starts, where it is one of several that begin a cluster together.
-fn first_member(effect: &Effect) -> Option<&MemberName> {
-    let Effect::CreatePod { member, launch, .. } = effect else {
+fn first_member(order: &Order) -> Option<&MemberName> {
+    let Effect::CreatePod { member, launch, .. } = &order.effect else {
         return None;
     };
     matches!(launch, Launch::Static { .. }).then_some(member)

@@ -33,7 +33,7 @@ async fn created(api: &Api<Pod>, cluster: &EtcdCluster) -> Pod {
     let intent = Intent::of(cluster, false).expect("a good spec");
     let launch = Launch::Seed { token: "token".into() };
     let (member, version) = (MemberName::from("c-a"), cluster.version().expect("a version"));
-    let pod = manifests::pod(cluster, &intent, &member, &launch, &version, TlsStage::Off, None, "");
+    let pod = manifests::pod(&intent, &member, &launch, &version, TlsStage::Off, None);
     let by_operator = PostParams {
         field_manager: Some(OPERATOR.into()),
         ..PostParams::default()
@@ -44,7 +44,7 @@ async fn created(api: &Api<Pod>, cluster: &EtcdCluster) -> Pod {
 async fn relabel((runtime, index): &(Runtime, Index<Pod>), cluster: &EtcdCluster, pod: &Pod) {
     let intent = Intent::of(cluster, false).expect("a good spec");
     let uid = Uid(pod.uid().expect("a UID"));
-    let metadata = manifests::pod_metadata(cluster, &intent, &MemberName::from("c-a"), &uid);
+    let metadata = manifests::pod_metadata(&intent, &MemberName::from("c-a"), &uid);
     let applied = objects::apply_metadata(runtime, &metadata, index, manifests::stays_on_pod).await;
     applied.expect("applied");
 }

@@ -9,7 +9,7 @@ use kube::api::ListParams;
 use stateward_etcd::api::EtcdCluster;
 use stateward_etcd::cluster::guard::{self, Check, Fresh, Guard, Need, ObjectVersion, ObjectsNow, PodNow};
 use stateward_etcd::cluster::{
-    ClusterId, DataHash, Effect, Listed, MemberId, MemberList, MemberName, Record, Uid, facts,
+    ClusterId, DataHash, Effect, Listed, MemberId, MemberList, MemberName, Order, Record, Uid, facts,
 };
 use stateward_runtime::{Key, worker};
 
@@ -23,8 +23,8 @@ impl Executor<'_> {
     }
 
     /// Before anything is done: a reconcile that rests on an old EtcdCluster does nothing at all.
-    pub(crate) async fn begin(&self, effects: &[Effect]) -> Result<(), Failure> {
-        let guards = effects.iter().flat_map(|effect| self.guards(effect));
+    pub(crate) async fn begin(&self, orders: &[Order]) -> Result<(), Failure> {
+        let guards = orders.iter().flat_map(|order| self.guards(&order.effect));
         let guards: Vec<Guard> = guards
             .filter(|guard| matches!(guard, Guard::ClusterUnchanged(_)))
             .collect();

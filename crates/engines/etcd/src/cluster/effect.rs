@@ -12,7 +12,7 @@ use crate::api::etcd_restore::RestoreSource;
 use super::Reason;
 use super::world::{Alarm, Authority, ClusterId, DataHash, LaunchKind, MemberId, MemberName, TlsStage, Uid};
 
-/// One step.
+/// One step. What it writes to Kubernetes is in its [`Order`](super::Order).
 #[allow(missing_docs, reason = "the fields are named for what they are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {

@@ -1,6 +1,7 @@
 //! What the user wants, read from the spec once and checked. A spec that cannot be followed is refused here, in words.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::etcd_cluster::{self as api, OnQuorumLoss};
@@ -16,8 +17,12 @@ use super::world::{MemberName, Uid};
 const IGNORE_OLD_CLAIMS: &str = "stateward.dev/ignore-old-claims";
 
 /// The user's wishes as decisions need them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Intent {
+    /// The EtcdCluster without its status, for the manifests.
+    pub cluster: Arc<EtcdCluster>,
+    /// The image with the `stateward` program, for a member that starts from a backup.
+    pub agent_image: String,
     /// Where.
     pub namespace: String,
     /// The cluster's name.
@@ -185,6 +190,12 @@ impl Intent {
                 .unwrap_or_default()
         };
         Ok(Self {
+            cluster: Arc::new(EtcdCluster {
+                metadata: cluster.metadata.clone(),
+                spec: spec.clone(),
+                status: None,
+            }),
+            agent_image: String::new(),
             namespace: cluster.namespace().to_owned(),
             name: cluster.name().to_owned(),
             uid: Uid(cluster.metadata.uid.clone().unwrap_or_default()),

@@ -23,6 +23,7 @@ mod kind;
 pub mod manifests;
 pub mod members;
 mod old_claims;
+mod order;
 mod pods;
 mod quorum;
 mod record;
@@ -59,6 +60,7 @@ pub use effect::{Effect, Launch, Note, Stop};
 pub use intent::{Bootstrap, Defragmentation, Intent, Recovery, ServiceHashes, Storage};
 pub use kind::{Cluster, Settings};
 use members::Member;
+pub use order::{Order, Write};
 pub use record::{
     Bootstrapped, CrashReplaced, Defragmented, LastSeen, OldClaims, OldLog, Record, Recovering, Remembered,
     RestoreStep, Restoring,

@@ -16,6 +16,8 @@ pub use stateward_core::Uid;
 pub use stateward_core::claim::Claim;
 pub use stateward_core::pod::{Blocked, Exit};
 
+use super::manifests::TrustFiles;
+
 /// The name of a member: also its pod's name, its hostname and its claim's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MemberName(pub String);
@@ -99,6 +101,8 @@ pub struct World {
     pub secrets: Secrets,
     /// The certificate authorities, with TLS.
     pub trust: Option<Trust>,
+    /// Whom a pod that is created now trusts.
+    pub trust_files: Option<TrustFiles>,
     /// When the first of the certificates that members show ends.
     pub certificates_end: Option<Timestamp>,
     /// Unused member names, drawn by the caller. The planner takes from the front.

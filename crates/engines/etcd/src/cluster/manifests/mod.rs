@@ -15,6 +15,7 @@ pub use budget::budget;
 pub use claim::claim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 pub use pod::{TlsSecrets, TrustFiles, pod, pod_metadata, stays_on_pod, tls_secrets};
+pub use restore::requested_restore;
 pub use service::{client_service, peer_service};
 pub use stateward_core::manifests::fingerprint;
 use stateward_core::manifests::hash;

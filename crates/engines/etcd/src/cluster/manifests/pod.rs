@@ -30,18 +30,16 @@ pub struct TrustFiles {
     pub client: Option<String>,
 }
 
-/// The pod of a member. `agent_image` has the `stateward` program, for a member that starts from a backup.
-#[allow(clippy::too_many_arguments, reason = "each is a fact of its own")]
+/// The pod of a member.
 pub fn pod(
-    cluster: &EtcdCluster,
     intent: &Intent,
     member: &MemberName,
     start: &Launch,
     version: &EtcdVersion,
     tls: TlsStage,
     trust: Option<&TrustFiles>,
-    agent_image: &str,
 ) -> Pod {
+    let cluster = &*intent.cluster;
     let policy = cluster.spec.pod.clone().unwrap_or_default();
     let mut metadata = super::metadata(cluster, member.0.clone());
     metadata.labels = Some(labels(cluster, &policy, member));
@@ -158,7 +156,7 @@ pub fn pod(
         ..PodSpec::default()
     };
     if let Launch::Restore { source, .. } = start {
-        super::restore::add(&mut spec, cluster, source, version, agent_image);
+        super::restore::add(&mut spec, cluster, source, version, &intent.agent_image);
     }
     Pod {
         metadata,
@@ -168,7 +166,8 @@ pub fn pod(
 }
 
 /// The labels and annotations that a running pod should have. How etcd starts in it is not among them.
-pub fn pod_metadata(cluster: &EtcdCluster, intent: &Intent, member: &MemberName, uid: &Uid) -> ObjectMeta {
+pub fn pod_metadata(intent: &Intent, member: &MemberName, uid: &Uid) -> ObjectMeta {
+    let cluster = &intent.cluster;
     let policy = cluster.spec.pod.clone().unwrap_or_default();
     ObjectMeta {
         name: Some(member.0.clone()),
