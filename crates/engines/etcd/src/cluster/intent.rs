@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::api::etcd_cluster::Bootstrap;
 use crate::api::etcd_cluster::{self as api, OnQuorumLoss};
 use crate::api::validate::Problem;
 use crate::api::{EtcdCluster, EtcdVersion, names};
@@ -111,15 +112,6 @@ pub struct ServiceHashes {
     pub budget: String,
 }
 
-/// How the first members come to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bootstrap {
-    /// One first member, the others join it.
-    SeedThenJoin,
-    /// All at once.
-    Parallel,
-}
-
 /// Where data lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
@@ -207,10 +199,7 @@ impl Intent {
             })?,
             paused: spec.paused,
             hibernate: spec.hibernate,
-            bootstrap: match spec.bootstrap.unwrap_or_default() {
-                api::Bootstrap::SeedThenJoin => Bootstrap::SeedThenJoin,
-                api::Bootstrap::Parallel => Bootstrap::Parallel,
-            },
+            bootstrap: spec.bootstrap.unwrap_or_default(),
             storage,
             tls: cluster.tls().peers(),
             client_tls: cluster.tls().clients(),

@@ -65,7 +65,7 @@ pub use record::{
     Bootstrapped, CrashReplaced, Defragmented, LastSeen, OldClaims, OldLog, Record, Recovering, Remembered,
     RestoreStep, Restoring,
 };
-pub use report::{Health, MemberLine, Report, Role, Statement};
+pub use report::{MemberLine, Report, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
     Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, DataHash, Exit, KeptBackup, LaunchKind, Listed,
