@@ -189,7 +189,7 @@ impl<'a> Executor<'a> {
                 Ok(())
             }
             Effect::IssueCertificates { next } => {
-                Ok(tls::issue(self.shared, self.key, self.cluster, self.intent, *next).await?)
+                Ok(tls::issue(self.shared, self.key, self.cluster, self.intent, *next, guards).await?)
             }
             Effect::RequestCertificates => Ok(tls::request(self.shared, self.key, self.cluster).await?),
             Effect::RenewAuthority => Ok(tls::renew_authority(self.shared, self.key, self.cluster).await?),
