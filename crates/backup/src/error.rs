@@ -28,22 +28,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// One word in CamelCase.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::AccessDenied => "AccessDenied",
-            Self::BucketMissing => "BucketMissing",
-            Self::BackupMissing => "BackupMissing",
-            Self::StoreUnreachable => "StoreUnreachable",
-            Self::StoreFull => "StoreFull",
-            Self::TimedOut => "TimedOut",
-            Self::Interrupted => "Interrupted",
-            Self::SecretInvalid => "SecretInvalid",
-            Self::StoreInvalid => "StoreInvalid",
-            Self::StoreFailed => "StoreFailed",
-        }
-    }
-
     /// Whether trying again may help without anybody changing the object. What a person must mend outside of it
     /// (rights, a bucket, room) is tried again too: nobody should have to touch the object afterwards.
     pub fn retry(self) -> bool {

@@ -9,6 +9,7 @@ pub mod claim;
 pub mod conditions;
 pub mod crd;
 pub mod cron;
+pub mod fields;
 pub mod guard;
 pub mod ids;
 pub mod kind;
@@ -21,6 +22,7 @@ pub mod quantity;
 pub mod reason;
 pub mod schedule;
 pub mod store;
+mod word;
 
 pub use conditions::{Condition, ConditionStatus};
 pub use ids::{ObjectVersion, Uid};

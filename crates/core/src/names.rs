@@ -2,6 +2,8 @@
 
 /// Who writes: the name for server-side apply, events and `app.kubernetes.io/managed-by`.
 pub const MANAGER: &str = "stateward";
+/// Who owns the labels and annotations of a running pod: a name of its own, so that an apply of these takes nothing else away.
+pub const METADATA_MANAGER: &str = "stateward-metadata";
 /// Prefix of labels and annotations that only Stateward sets.
 pub const RESERVED_PREFIX: &str = "stateward.dev/";
 /// `app.kubernetes.io/name` of the pods that take and restore backups.

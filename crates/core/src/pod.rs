@@ -151,7 +151,7 @@ impl Facts {
 /// What an agent says in its termination message when it fails.
 #[derive(serde::Deserialize)]
 struct Failed {
-    failed: Failure,
+    failed: Failure<String>,
 }
 
 /// Why an init container does not come to its end: its own last words, where it had some, else Kubernetes'.

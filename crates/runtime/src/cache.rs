@@ -4,7 +4,8 @@
 //! What the operator writes itself goes in at once: the next round must not decide again what this one did. An event that
 //! is older than what is known of the same object is ignored, and so is a write's echo of an object whose deletion was seen.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use k8s_openapi::api::core::v1::Pod;
@@ -78,6 +79,10 @@ struct Inner<K> {
     objects: HashMap<Key, BTreeMap<String, Arc<K>>>,
     /// What each object belongs to, by its own namespace and name.
     places: HashMap<Key, Key>,
+    /// What objects refer to, where that is looked up too.
+    refers_to: fn(&K) -> Option<Key>,
+    /// The objects by what they refer to, by their own namespace and name.
+    references: HashMap<Key, BTreeSet<Key>>,
     /// UIDs of the last deleted objects.
     deleted: VecDeque<String>,
     /// UIDs of the last objects that are gone and whose last words count.
@@ -99,6 +104,8 @@ impl<K: Resource> Index<K> {
             inner: RwLock::new(Inner {
                 objects: HashMap::new(),
                 places: HashMap::new(),
+                refers_to: |_| None,
+                references: HashMap::new(),
                 deleted: VecDeque::new(),
                 said: VecDeque::new(),
                 listing: HashSet::new(),
@@ -112,6 +119,12 @@ impl<K: Resource> Index<K> {
     pub fn remembering(mut self, last_words: fn(&K) -> bool, last_state: fn(&K) -> bool) -> Self {
         self.last_words = last_words;
         self.last_state = last_state;
+        self
+    }
+
+    /// The same, where objects are found by what they refer to as well (see [`referring_to`](Self::referring_to)).
+    pub fn with_references(self, refers_to: fn(&K) -> Option<Key>) -> Self {
+        self.write().refers_to = refers_to;
         self
     }
 
@@ -135,6 +148,14 @@ impl<K: Resource> Index<K> {
     /// One object that belongs to the key.
     pub fn named(&self, key: &Key, name: &str) -> Option<Arc<K>> {
         self.read().objects.get(key)?.get(name).cloned()
+    }
+
+    /// Everything that refers to the key, by namespace and name.
+    pub fn referring_to(&self, key: &Key) -> Vec<Arc<K>> {
+        let inner = self.read();
+        let referring = inner.references.get(key).into_iter().flatten();
+        let found = referring.filter_map(|own| inner.objects.get(inner.places.get(own)?)?.get(&own.name));
+        found.cloned().collect()
     }
 
     /// The object with this namespace and name, whatever it belongs to.
@@ -221,13 +242,13 @@ impl<K: Resource> Index<K> {
                 let listing = std::mem::take(&mut inner.listing);
                 let mut gone = Vec::new();
                 let mut said = Vec::new();
-                let mut lost = Vec::new();
+                let mut lost: Vec<Arc<K>> = Vec::new();
                 for (key, objects) in &mut inner.objects {
                     let before = objects.len();
                     objects.retain(|name, object| {
                         let stays = listing.contains(&(key.clone(), name.clone()));
                         if !stays {
-                            lost.extend(own_key(&**object));
+                            lost.push(object.clone());
                         }
                         if !stays && (self.last_words)(object) {
                             said.extend(object.meta().uid.clone());
@@ -239,8 +260,9 @@ impl<K: Resource> Index<K> {
                     }
                 }
                 said.into_iter().for_each(|uid| inner.remember_words(uid));
-                for own in lost {
-                    inner.places.remove(&own);
+                for object in lost {
+                    inner.forget_references(&object);
+                    own_key(&*object).map(|own| inner.places.remove(&own));
                 }
                 inner.objects.retain(|_, objects| !objects.is_empty());
                 drop(inner);
@@ -289,11 +311,18 @@ impl<K: Resource> Inner<K> {
         {
             return None;
         }
-        objects.insert(name.clone(), Arc::new(object));
-        self.places.insert(own, key.clone());
+        let refers_to = (self.refers_to)(&object);
+        let mut replaced = objects.insert(name.clone(), Arc::new(object));
+        self.places.insert(own.clone(), key.clone());
         // It belongs to something else now.
         if let Some(before) = before {
-            self.remove(&before, &name);
+            replaced = self.remove(&before, &name);
+        }
+        if let Some(replaced) = replaced {
+            self.forget_references(&replaced);
+        }
+        if let Some(target) = refers_to {
+            self.references.entry(target).or_default().insert(own);
         }
         Some(key)
     }
@@ -306,20 +335,33 @@ impl<K: Resource> Inner<K> {
         let counts = objects.get(name).filter(is_it).map(|known| last_words(known));
         if let Some(own) = objects.get(name).filter(is_it).and_then(|known| own_key(&**known)) {
             self.places.remove(&own);
-            self.remove(key, name);
+            if let Some(removed) = self.remove(key, name) {
+                self.forget_references(&removed);
+            }
         }
         if counts == Some(true) {
             self.remember_words(uid.to_owned());
         }
     }
 
-    fn remove(&mut self, key: &Key, name: &str) {
-        let Some(objects) = self.objects.get_mut(key) else {
-            return;
-        };
-        objects.remove(name);
+    fn remove(&mut self, key: &Key, name: &str) -> Option<Arc<K>> {
+        let objects = self.objects.get_mut(key)?;
+        let removed = objects.remove(name);
         if objects.is_empty() {
             self.objects.remove(key);
+        }
+        removed
+    }
+
+    fn forget_references(&mut self, object: &K) {
+        let (Some(own), Some(target)) = (own_key(object), (self.refers_to)(object)) else {
+            return;
+        };
+        if let Entry::Occupied(mut references) = self.references.entry(target) {
+            references.get_mut().remove(&own);
+            if references.get().is_empty() {
+                references.remove();
+            }
         }
     }
 
@@ -390,6 +432,38 @@ mod tests {
             versions(&index).is_empty(),
             "its deletion was seen before the write's answer"
         );
+    }
+
+    #[test]
+    fn objects_are_found_by_what_they_refer_to_now() {
+        // given two pods that refer to `c`, and one that refers to `d`
+        let index = Index::new(own_key).with_references(label_key);
+        let of = |name: &str, uid: &str, version, target: &str| {
+            let mut pod = pod(name, uid, version);
+            pod.metadata.labels = Some([("belongs-to".to_owned(), target.to_owned())].into());
+            pod
+        };
+        let referring = |target: &str| -> Vec<String> {
+            let found = index.referring_to(&Key::new("ns", target));
+            found.iter().filter_map(|pod| pod.metadata.name.clone()).collect()
+        };
+        for (name, target) in [("a", "c"), ("b", "c"), ("x", "d")] {
+            index.take(Event::Apply(of(name, name, 1, target)));
+        }
+        assert_eq!(
+            (referring("c"), referring("d")),
+            (vec!["a".into(), "b".into()], vec!["x".into()])
+        );
+        // when one refers to another, one is deleted, and one is not listed any more
+        index.take(Event::Apply(of("a", "a", 2, "d")));
+        index.take(Event::Delete(of("b", "b", 2, "c")));
+        assert_eq!((referring("c"), referring("d")), (vec![], vec!["a".into(), "x".into()]));
+        index.take(Event::Init);
+        index.take(Event::InitApply(of("a", "a", 3, "d")));
+        index.take(Event::InitDone);
+        // then each is found where it refers to now
+        assert_eq!((referring("c"), referring("d")), (vec![], vec!["a".to_owned()]));
+        assert_eq!(index.read().references.len(), 1, "nothing is kept for what is gone");
     }
 
     #[test]

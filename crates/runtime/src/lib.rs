@@ -8,6 +8,7 @@ pub mod crds;
 mod driver;
 pub mod election;
 mod events;
+pub mod guards;
 pub mod health;
 pub mod metrics;
 pub mod objects;

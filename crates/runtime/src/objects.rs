@@ -13,7 +13,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
-use stateward_core::{Uid, names};
+use stateward_core::{Uid, fields, names};
 
 use crate::{Failure, Index, Key, Runtime, as_manager};
 
@@ -160,6 +160,44 @@ pub async fn apply<K: Object>(
     Ok(())
 }
 
+/// Makes the labels and annotations of an object with this UID what they should be: server-side apply, by a manager of their own,
+/// so that those which are no longer desired go with their owner. Those that the creating request set are removed before; of
+/// them, annotations that `keeps` says stay. The API server, not a cache, says who owns which.
+pub async fn apply_metadata<K: Object>(
+    runtime: &Runtime,
+    desired: &ObjectMeta,
+    index: &Index<K>,
+    keeps: impl Fn(&str) -> bool,
+) -> Result<(), Failure> {
+    let key = Key::new(
+        desired.namespace.clone().unwrap_or_default(),
+        desired.name.clone().unwrap_or_default(),
+    );
+    let api = runtime.api::<K>(&key.namespace);
+    let live = api.get_opt(&key.name).await?;
+    let Some(live) = live.filter(|live| live.meta().uid == desired.uid) else {
+        return Err(another(&key));
+    };
+    if let Some(mut removal) = fields::removal(live.meta(), desired, names::MANAGER, keeps) {
+        removal["metadata"]["uid"] = json!(desired.uid);
+        patch(runtime, &key, &removal, |patched| index.put(patched)).await?;
+    }
+    let value = json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": desired});
+    let params = PatchParams::apply(names::METADATA_MANAGER).force();
+    match api.patch(&key.name, &params, &Patch::Apply(&value)).await {
+        Ok(applied) => {
+            index.put(applied);
+            Ok(())
+        }
+        Err(error) if is_code(&error, 404) || is_code(&error, 409) => Err(another(&key)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn another(key: &Key) -> Failure {
+    Failure::GuardFailed(format!("{} is gone or another one now", key.name))
+}
+
 /// Changes some fields of an object. The patch holds what it rests on: the UID, or the resource version.
 pub async fn patch<K: Object>(runtime: &Runtime, key: &Key, patch: &Value, put: impl FnOnce(K)) -> Result<(), Failure> {
     let params = PatchParams {
@@ -172,9 +210,7 @@ pub async fn patch<K: Object>(runtime: &Runtime, key: &Key, patch: &Value, put: 
             put(patched);
             Ok(())
         }
-        Err(error) if is_code(&error, 404) || is_code(&error, 409) => {
-            Err(Failure::GuardFailed(format!("{} is gone or another one now", key.name)))
-        }
+        Err(error) if is_code(&error, 404) || is_code(&error, 409) => Err(another(key)),
         Err(error) => Err(error.into()),
     }
 }

@@ -11,7 +11,7 @@ use kube::core::object::HasStatus;
 use rand::Rng;
 use stateward_core::ObjectVersion;
 use stateward_core::backoff::Backoff;
-use stateward_core::guard::FRESH_FOR;
+use stateward_core::guard::{Check, FRESH_FOR, Fresh, Guard, NoFact};
 use stateward_core::kind::{Action, Kind, Trouble};
 use stateward_core::reason::shared;
 use tokio::sync::Notify;
@@ -404,11 +404,15 @@ pub async fn is_unchanged<D: Driver>(driver: &D, step: &Step<'_, D>) -> Result<(
         Some(lately) => lately,
         None => read(driver, step).await?,
     };
-    if now == Some(ObjectVersion::of(step.object.meta())) {
-        Ok(())
-    } else {
-        let kind = D::Kind::NAME;
-        Err(Failure::GuardFailed(format!("the {kind} has changed meanwhile")))
+    let planned: Guard<NoFact> = Guard::Unchanged(ObjectVersion::of(step.object.meta()));
+    let fresh = Fresh {
+        object: Some(now),
+        facts: (),
+    };
+    match planned.check(&fresh, &()) {
+        Check::Holds => Ok(()),
+        Check::Refused(why) => Err(Failure::GuardFailed(why)),
+        Check::Unread(_) => Err(Failure::GuardFailed("the object was not read".into())),
     }
 }
 

@@ -1,5 +1,5 @@
-//! etcd as the operator sees it: how a process starts, and how a cluster replies to requests (etcd.md is the source of
-//! every rule here).
+//! etcd as the operator sees it: how a process starts, and how a cluster replies to requests (docs/etcd-facts.md is the
+//! source of every rule here).
 
 use std::rc::Rc;
 

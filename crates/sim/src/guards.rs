@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use stateward_etcd::cluster::guard::{
-    self, Check, FRESH_FOR, Fresh, Guard, Kind, Need, ObjectVersion, ObjectsNow, PodNow, Precondition,
+    self, Check, FRESH_FOR, FactNeed, Facts, Fresh, Guard, Need, ObjectVersion, ObjectsNow, PodNow, Precondition,
 };
 use stateward_etcd::cluster::{Effect, MemberName, Record, Uid, World};
 
@@ -25,13 +25,15 @@ pub(crate) fn version_of(cluster: &Cluster) -> ObjectVersion {
 
 impl Sim<'_> {
     /// The guards that the driver checks.
-    pub(crate) fn kept(&self, mut guards: Vec<Guard>) -> Vec<Guard> {
-        guards.retain(|guard| Some(guard.kind()) != self.subject.without);
+    fn kept(&self, effect: Option<&Effect>, mut guards: Vec<Guard>) -> Vec<Guard> {
+        if self.subject.without.is_some() {
+            guards.retain(|guard| guard::kind(effect, guard) != self.subject.without);
+        }
         guards
     }
 
     pub(crate) fn guards(&self, cluster: &Cluster, world: &World, effect: &Effect) -> Vec<Guard> {
-        self.kept(guard::guards(effect, &version_of(cluster), world))
+        self.kept(Some(effect), guard::guards(effect, &version_of(cluster), world))
     }
 
     /// Checked before the first effect: a reconcile that read an old EtcdCluster executes nothing at all.
@@ -44,7 +46,7 @@ impl Sim<'_> {
     ) -> Result<(), String> {
         for effect in effects {
             let mut guards = self.guards(cluster, world, effect);
-            guards.retain(|guard| guard.kind() == Kind::ClusterUnchanged);
+            guards.retain(|guard| matches!(guard, Guard::Unchanged(_)));
             self.must_hold(cluster, &guards, seen)?;
         }
         Ok(())
@@ -54,58 +56,55 @@ impl Sim<'_> {
         let fresh_for = FRESH_FOR.as_millis() as Ms;
         let lately = seen.as_ref().filter(|(at, _)| at + fresh_for > self.now);
         let mut fresh = Fresh {
-            cluster: lately.map(|(_, version)| version.clone()),
-            ..Fresh::default()
+            object: lately.map(|(_, version)| version.clone()),
+            facts: Facts::default(),
         };
-        for guard in guards {
-            loop {
-                match guard.check(&fresh, &cluster.intent) {
-                    Check::Holds => break,
-                    Check::Refused(why) => return Err(format!("denied by a guard: {why}")),
-                    Check::Unread(need) => self.read(need, cluster, &mut fresh, seen)?,
+        loop {
+            match guard::check(guards, &fresh, &cluster.intent) {
+                Check::Holds => return Ok(()),
+                Check::Refused(why) => return Err(format!("denied by a guard: {why}")),
+                Check::Unread(Need::Object) => {
+                    let version = self.kube.now.cluster.as_deref().map(version_of);
+                    *seen = Some((self.now, version.clone()));
+                    fresh.object = Some(version);
                 }
+                Check::Unread(Need::Fact(need)) => self.read(need, cluster, &mut fresh.facts)?,
             }
         }
-        Ok(())
     }
 
-    fn read(&self, need: Need, cluster: &Cluster, fresh: &mut Fresh, seen: &mut Seen) -> Result<(), String> {
+    fn read(&self, need: FactNeed, cluster: &Cluster, facts: &mut Facts) -> Result<(), String> {
         let now = &self.kube.now;
         match need {
-            Need::Cluster => {
-                let version = now.cluster.as_deref().map(version_of);
-                *seen = Some((self.now, version.clone()));
-                fresh.cluster = Some(version);
-            }
-            Need::WaitingRestores => fresh.waiting_restores = Some(self.waiting_restores()),
-            Need::Restore(name) => fresh.restore = Some(self.restore_of_name(&name)),
-            Need::Pods => {
+            FactNeed::WaitingRestores => facts.waiting_restores = Some(self.waiting_restores()),
+            FactNeed::Restore(name) => facts.restore = Some(self.restore_of_name(&name)),
+            FactNeed::Pods => {
                 let own = now.pods.values().filter(|pod| pod.owner == cluster.id);
                 let pods = own.map(|pod| PodNow {
                     name: pod.name.clone(),
                     uid: pod.shown.uid.clone(),
                     trusts: pod.shown.trusts.clone(),
                 });
-                fresh.pods = Some(pods.collect());
+                facts.pods = Some(pods.collect());
             }
-            Need::Objects(member) => {
-                fresh.objects = Some(ObjectsNow {
+            FactNeed::Objects(member) => {
+                facts.objects = Some(ObjectsNow {
                     pod: now.pods.get(&member).map(|pod| pod.shown.uid.clone()),
                     claim: now.claims.get(&member).map(|claim| claim.shown.uid.clone()),
                 });
             }
-            Need::List(of) => {
+            FactNeed::List(of) => {
                 let asked: Vec<_> = self.processes.keys().copied().collect();
                 let list = self.proven_list(&asked).filter(|list| list.cluster == of);
-                fresh.list = Some(list.ok_or("no quorum proves the list")?);
+                facts.list = Some(list.ok_or("no quorum proves the list")?);
             }
-            Need::Lists(of) => fresh.lists = Some(self.lists_of(of)?),
-            Need::EndedNodes(nodes) => {
+            FactNeed::Lists(of) => facts.lists = Some(self.lists_of(of)?),
+            FactNeed::EndedNodes(nodes) => {
                 let ended = nodes.into_iter().filter(|node| now.ended_nodes.contains_key(node));
-                fresh.ended_nodes = Some(ended.collect());
+                facts.ended_nodes = Some(ended.collect());
             }
-            Need::Secrets => fresh.secrets = Some(self.secrets_now(cluster.id)),
-            Need::Hashes(of, ids) => fresh.hashes = Some(self.hashes_of(of, &ids)),
+            FactNeed::Secrets => facts.secrets = Some(self.secrets_now(cluster.id)),
+            FactNeed::Hashes(of, ids) => facts.hashes = Some(self.hashes_of(of, &ids)),
         }
         Ok(())
     }
@@ -147,7 +146,7 @@ impl Sim<'_> {
 
     /// Whether the guards allow writing the record, and which preconditions the request has.
     pub(crate) fn record_may_be_written(&self, cluster: &Cluster, after: &Record) -> Result<Precondition, String> {
-        let guards = self.kept(guard::record_guards(&cluster.record, after));
+        let guards = self.kept(None, guard::record_guards(&cluster.record, after));
         self.must_hold(cluster, &guards, &mut None)?;
         Ok(guard::precondition(&guards))
     }

@@ -195,7 +195,7 @@ impl Sim<'_> {
                     let due = match self.elections.get(&cluster) {
                         Some(due) => *due,
                         None => {
-                            // A random 1 to 2 s (etcd.md).
+                            // A random 1 to 2 s (docs/etcd-facts.md).
                             let due = self.now + self.rng.between(1000, 2000);
                             self.elections.insert(cluster, due);
                             due

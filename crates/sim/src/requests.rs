@@ -1,5 +1,5 @@
-//! etcd's replies to requests that change something, above all the member list (etcd.md is the source of every rule
-//! here).
+//! etcd's replies to requests that change something, above all the member list (docs/etcd-facts.md is the source of
+//! every rule here).
 
 use stateward_etcd::cluster::{ClusterId, Listed, MemberId};
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use stateward_etcd::api::EtcdVersion;
+use stateward_etcd::api::{EtcdCluster, EtcdClusterSpec, EtcdVersion};
 use stateward_etcd::cluster::guard::FRESH_FOR;
 use stateward_etcd::cluster::{Bootstrap, Intent, Record, Recovery, ServiceHashes, Storage, check_path};
 
@@ -51,6 +52,9 @@ pub(crate) fn size(rng: &mut Rng) -> usize {
 pub(crate) fn first_intent(rng: &mut Rng) -> Intent {
     let long = Duration::from_secs(1200);
     Intent {
+        // The model needs no manifests.
+        cluster: Arc::new(EtcdCluster::new("demo", EtcdClusterSpec::default())),
+        agent_image: String::new(),
         namespace: "default".into(),
         name: "demo".into(),
         domain: String::new(),

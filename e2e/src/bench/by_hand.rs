@@ -171,16 +171,7 @@ impl<'a> ByHand<'a> {
     }
 
     fn pod(&self, member: &MemberName, launch: &Launch) -> Pod {
-        let mut pod = manifests::pod(
-            &self.cluster,
-            &self.intent,
-            member,
-            launch,
-            &self.version,
-            TlsStage::Off,
-            None,
-            "",
-        );
+        let mut pod = manifests::pod(&self.intent, member, launch, &self.version, TlsStage::Off, None);
         pod.metadata.owner_references = None;
         pod
     }

@@ -75,13 +75,12 @@ pub struct Retention {
     pub unproven: Vec<String>,
 }
 
-/// Why it did not work.
+/// Why it failed. `R` is the engine's [`failure_reasons`](crate::failure_reasons).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Failure {
-    /// One word in CamelCase: AccessDenied, BucketMissing, StoreUnreachable, EtcdUnreachable, BackupMissing,
-    /// BackupCorrupt, WrongKey, TimedOut, …
-    pub reason: String,
+pub struct Failure<R> {
+    /// One word in CamelCase.
+    pub reason: R,
     /// A sentence with what to do.
     pub message: String,
     /// Trying again may help.

@@ -6,6 +6,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
+use stateward_core::Uid;
+use stateward_core::guard::precondition;
 use stateward_core::kind::Kind;
 use stateward_etcd::agent::Agent;
 use stateward_etcd::backup::Effect;
@@ -64,13 +66,15 @@ where
 {
     let meta = step.object.meta();
     let uid = meta.uid.as_deref().unwrap_or_default();
+    let must_be = precondition(&effect.guards(&Uid(uid.to_owned())));
+    let version = meta.resource_version.as_ref().filter(|_| must_be.unmodified);
+    let must_be = must_be.uid.unwrap_or_default();
     let agents = &shared.caches.agents;
     let owner = owner_key(&step.key.namespace, D::Kind::NAME, &step.key.name);
     let pod = |name: &str| Key::new(step.key.namespace.clone(), name);
     match effect {
         Effect::SetFinalizers(finalizers) => {
-            let patch =
-                json!({"metadata": {"uid": uid, "resourceVersion": meta.resource_version, "finalizers": finalizers}});
+            let patch = json!({"metadata": {"uid": must_be.0, "resourceVersion": version, "finalizers": finalizers}});
             let took = |now: D::Object| worker::took(driver, step.key, step.object, Some(now));
             objects::patch(&shared.runtime, step.key, &patch, took).await
         }
@@ -82,13 +86,13 @@ where
                 .await?;
             objects::create(&shared.runtime, &pod, agents, objects::by_owner(uid)).await
         }
-        Effect::DeletePod { name, uid } => {
+        Effect::DeletePod { name, .. } => {
             let params = DeleteParams::default();
-            objects::delete(&shared.runtime, &pod(name), uid, None, params, (agents, &owner)).await
+            objects::delete(&shared.runtime, &pod(name), &must_be, None, params, (agents, &owner)).await
         }
-        Effect::ForgetPod { name, uid } => {
+        Effect::ForgetPod { name, .. } => {
             let params = DeleteParams::default().grace_period(0);
-            objects::delete(&shared.runtime, &pod(name), uid, None, params, (agents, &owner)).await
+            objects::delete(&shared.runtime, &pod(name), &must_be, None, params, (agents, &owner)).await
         }
         Effect::Tell(note) => {
             shared.runtime.events.tell(step.object, note);

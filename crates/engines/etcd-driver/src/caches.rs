@@ -28,7 +28,7 @@ impl Caches {
     pub(crate) fn new() -> Self {
         Self {
             clusters: Index::new(own_key),
-            backups: Index::new(own_key),
+            backups: Index::new(own_key).with_references(backed_up),
             restores: Index::new(restore_key),
             agents: Index::new(agent_key),
             pods: Index::new(label_key).remembering(
@@ -48,6 +48,13 @@ fn label_key<K: Resource>(object: &K) -> Option<Key> {
     let meta = object.meta();
     let cluster = meta.labels.as_ref()?.get(names::LABEL_CLUSTER)?;
     Some(Key::new(meta.namespace.clone().unwrap_or_default(), cluster.clone()))
+}
+
+/// The cluster that an EtcdBackup backs up, where it names one.
+fn backed_up(backup: &EtcdBackup) -> Option<Key> {
+    let cluster = backup.spec.cluster_ref.as_ref()?;
+    let namespace = backup.metadata.namespace.clone().unwrap_or_default();
+    Some(Key::new(namespace, cluster.name.clone()))
 }
 
 /// The cluster that an EtcdRestore puts back.

@@ -3,21 +3,14 @@
 mod guards;
 mod on_etcd;
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
-use serde_json::json;
 use stateward_core::kind::Kind;
-use stateward_etcd::api::etcd_backup::ObjectName;
-use stateward_etcd::api::etcd_restore::EtcdRestoreSpec;
-use stateward_etcd::api::{EtcdCluster, EtcdRestore, EtcdVersion, names};
+use stateward_etcd::api::{EtcdCluster, EtcdRestore, names};
 use stateward_etcd::backup::Backup;
 use stateward_etcd::cluster::guard::{Guard, precondition};
-use stateward_etcd::cluster::manifests::{self, launch};
-use stateward_etcd::cluster::{Effect, Intent, Launch, MemberName, Stop, TlsStage, Uid, World};
+use stateward_etcd::cluster::manifests;
+use stateward_etcd::cluster::{Effect, Intent, Order, Stop, World, Write};
 use stateward_runtime::objects::{self, Object, Whose, is_code};
 use stateward_runtime::{Index, Key, Step};
 
@@ -127,57 +120,51 @@ impl<'a> Executor<'a> {
         self.must_hold(&self.guards(effect)).await
     }
 
-    pub(crate) async fn execute(&self, effect: &Effect) -> Result<(), Failure> {
-        self.act(effect, &self.guards(effect)).await
+    pub(crate) async fn execute(&self, order: &Order) -> Result<(), Failure> {
+        match &order.write {
+            Some(write) => self.write(write).await,
+            None => self.act(&order.effect, &self.guards(&order.effect)).await,
+        }
+    }
+
+    /// Writes what was planned. Nothing here knows etcd.
+    async fn write(&self, write: &Write) -> Result<(), Failure> {
+        let (runtime, caches) = (&self.shared.runtime, &self.shared.caches);
+        let whose = |meta: &ObjectMeta| match self.is_ours(meta) {
+            true => Whose::Ours,
+            false => Whose::Theirs,
+        };
+        match write {
+            Write::ApplyService(service) => {
+                self.apply((**service).clone(), Some((&caches.services, self.key)))
+                    .await
+            }
+            Write::ApplyBudget(budget) => self.apply((**budget).clone(), Some((&caches.budgets, self.key))).await,
+            Write::ApplyBackup(backup) => self.apply((**backup).clone(), None).await,
+            Write::CreateClaim(claim) => Ok(objects::create(runtime, &**claim, &caches.claims, whose).await?),
+            Write::CreatePod(pod) => Ok(objects::create_pod(runtime, pod, &caches.pods, whose).await?),
+            Write::TryPod(pod) => Ok(objects::try_pod(runtime, pod).await?),
+            Write::CreateRestore(restore) => {
+                let api = runtime.api::<EtcdRestore>(&self.key.namespace);
+                match api.create(&PostParams::default(), restore).await {
+                    Ok(_) => Ok(()),
+                    Err(error) if is_code(&error, 409) => Ok(()),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            Write::ApplyMetadata(metadata) => {
+                Ok(objects::apply_metadata(runtime, metadata, &caches.pods, manifests::stays_on_pod).await?)
+            }
+            Write::PatchPod(name, patch) => self.patch(name, patch, &caches.pods).await,
+            Write::PatchClaim(name, patch) => self.patch(name, patch, &caches.claims).await,
+        }
     }
 
     async fn act(&self, effect: &Effect, guards: &[Guard]) -> Result<(), Failure> {
         let (runtime, caches) = (&self.shared.runtime, &self.shared.caches);
         let precondition = precondition(guards);
-        let whose = |meta: &ObjectMeta| match self.is_ours(meta) {
-            true => Whose::Ours,
-            false => Whose::Theirs,
-        };
         match effect {
-            Effect::ApplyPeerService => {
-                let service = manifests::peer_service(self.cluster);
-                self.apply(service, Some((&caches.services, self.key))).await
-            }
-            Effect::ApplyClientService => {
-                let service = manifests::client_service(self.cluster);
-                self.apply(service, Some((&caches.services, self.key))).await
-            }
-            Effect::ApplyBudget => {
-                let budget = manifests::budget(self.cluster);
-                self.apply(budget, Some((&caches.budgets, self.key))).await
-            }
-            Effect::CreateClaim { member } => {
-                let claim = manifests::claim(self.cluster, member);
-                Ok(objects::create(runtime, &claim, &caches.claims, whose).await?)
-            }
-            Effect::CreatePod {
-                member,
-                launch,
-                version,
-                tls,
-            } => {
-                let pod = self.pod(member, launch, version, *tls);
-                Ok(objects::create_pod(runtime, &pod, &caches.pods, whose).await?)
-            }
-            Effect::TryPod {
-                member,
-                launch,
-                version,
-                tls,
-            } => Ok(objects::try_pod(runtime, &self.pod(member, launch, version, *tls)).await?),
             Effect::CheckNodesEnded { .. } | Effect::CompareAgain { .. } => Ok(()), // Their guards have looked.
-            Effect::SealPod { member, uid } => self.seal(member, uid).await,
-            Effect::RelabelPod { member, uid } => {
-                let pod = self.known_pod(member, uid)?;
-                let mut patch = manifests::relabel(self.cluster, self.intent, member, &pod);
-                patch["metadata"]["uid"] = json!(uid.0);
-                self.patch(&member.0, &patch, &caches.pods).await
-            }
             Effect::DeletePod { member, uid, how } => {
                 let params = match how {
                     Stop::Force => DeleteParams::default().grace_period(0),
@@ -192,35 +179,18 @@ impl<'a> Executor<'a> {
                 let (params, of_cluster) = (DeleteParams::background(), (&caches.claims, self.key));
                 Ok(objects::delete(runtime, &self.named(&member.0), uid, None, params, of_cluster).await?)
             }
-            Effect::GrowClaim { member, uid, .. } => {
-                let request = self
-                    .cluster
-                    .claim_spec()
-                    .resources
-                    .and_then(|resources| resources.requests);
-                let patch = json!({"metadata": {"uid": uid.0}, "spec": {"resources": {"requests": request}}});
-                self.patch(&member.0, &patch, &caches.claims).await
-            }
             Effect::Tell(note) => {
                 runtime.events.tell(self.cluster, note);
                 Ok(())
             }
             Effect::IssueCertificates { next } => {
-                Ok(tls::issue(self.shared, self.key, self.cluster, self.intent, *next).await?)
+                Ok(tls::issue(self.shared, self.key, self.cluster, self.intent, *next, guards).await?)
             }
             Effect::RequestCertificates => Ok(tls::request(self.shared, self.key, self.cluster).await?),
             Effect::RenewAuthority => Ok(tls::renew_authority(self.shared, self.key, self.cluster).await?),
             Effect::TrustAuthorities { authorities } => {
                 Ok(tls::trust(self.shared, self.key, self.cluster, self.intent, authorities, guards).await?)
             }
-            Effect::TakeBackup { name, version } => match manifests::upgrade_backup(self.cluster, name, version) {
-                Some(backup) => self.apply(backup, None).await,
-                None => Err(Failure::Unknown),
-            },
-            Effect::ApplyBackup => match manifests::kept_backup(self.cluster) {
-                Some(backup) => self.apply(backup, None).await,
-                None => Err(Failure::Unknown),
-            },
             Effect::DropBackup { uid } => {
                 let backup = self.named(&names::kept_backup(&self.key.name));
                 let (params, itself) = (DeleteParams::background(), (&caches.backups, &backup));
@@ -229,7 +199,6 @@ impl<'a> Executor<'a> {
                 runtime.workers.wake(Backup::NAME, &backup);
                 Ok(())
             }
-            Effect::RequestRestore { name, backup } => self.request_restore(name, backup).await,
             Effect::AddMember { .. }
             | Effect::Promote { .. }
             | Effect::RemoveMember { .. }
@@ -241,13 +210,20 @@ impl<'a> Executor<'a> {
             | Effect::Disarm { .. }
             | Effect::EnableDowngrade { .. }
             | Effect::CancelDowngrade { .. } => self.act_on_etcd(effect).await,
+            // These write what their orders hold. A backup without `spec.backup` is none.
+            Effect::ApplyPeerService
+            | Effect::ApplyClientService
+            | Effect::ApplyBudget
+            | Effect::CreateClaim { .. }
+            | Effect::CreatePod { .. }
+            | Effect::TryPod { .. }
+            | Effect::SealPod { .. }
+            | Effect::RelabelPod { .. }
+            | Effect::GrowClaim { .. }
+            | Effect::TakeBackup { .. }
+            | Effect::ApplyBackup
+            | Effect::RequestRestore { .. } => Err(Failure::Unknown),
         }
-    }
-
-    /// A member's pod.
-    fn pod(&self, member: &MemberName, launch: &Launch, version: &EtcdVersion, tls: TlsStage) -> Pod {
-        let (trusts, image) = (self.means.trusts.as_ref(), &self.shared.config.agent_image);
-        manifests::pod(self.cluster, self.intent, member, launch, version, tls, trusts, image)
     }
 
     fn named(&self, name: &str) -> Key {
@@ -268,49 +244,5 @@ impl<'a> Executor<'a> {
     async fn patch<K: Object>(&self, name: &str, patch: &serde_json::Value, index: &Index<K>) -> Result<(), Failure> {
         let put = |patched| index.put(patched);
         Ok(objects::patch(&self.shared.runtime, &self.named(name), patch, put).await?)
-    }
-
-    /// An EtcdRestore of this cluster's own, which goes with it.
-    async fn request_restore(&self, name: &str, backup: &str) -> Result<(), Failure> {
-        let mut restore = EtcdRestore::new(
-            name,
-            EtcdRestoreSpec {
-                etcd_cluster: ObjectName {
-                    name: self.key.name.clone(),
-                },
-                backup_ref: Some(ObjectName { name: backup.into() }),
-                ..EtcdRestoreSpec::default()
-            },
-        );
-        restore.metadata.owner_references = Some(vec![manifests::owner(self.cluster)]);
-        restore.metadata.labels = Some(names::cluster_labels(&self.key.name));
-        match self
-            .shared
-            .runtime
-            .api::<EtcdRestore>(&self.key.namespace)
-            .create(&PostParams::default(), &restore)
-            .await
-        {
-            Ok(_) => Ok(()),
-            Err(error) if is_code(&error, 409) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn known_pod(&self, member: &MemberName, uid: &Uid) -> Result<Arc<Pod>, Failure> {
-        let pod = self.shared.caches.pods.named(self.key, &member.0);
-        pod.filter(|pod| pod.metadata.uid.as_deref() == Some(&uid.0))
-            .ok_or_else(|| guard_failed(format!("the pod {member} is another one now")))
-    }
-
-    async fn seal(&self, member: &MemberName, uid: &Uid) -> Result<(), Failure> {
-        let pod = self.known_pod(member, uid)?;
-        let tls = pod
-            .annotations()
-            .get(launch::TLS)
-            .is_some_and(|stage| *stage == format!("{:?}", TlsStage::On));
-        let annotations = launch::annotations(self.intent, member, &Launch::Sealed, tls);
-        let patch = json!({"metadata": {"uid": uid.0, "annotations": annotations}});
-        self.patch(&member.0, &patch, &self.shared.caches.pods).await
     }
 }

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::watcher;
 use stateward_core::kind::Kind;
 use stateward_etcd::api::{EtcdCluster, names};
-use stateward_etcd::cluster::{Cluster, Effect, Launch, MemberName, Record, Settings};
+use stateward_etcd::cluster::{Cluster, Effect, Launch, MemberName, Order, Record, Settings};
 use stateward_runtime::{Driver, Failure, Index, Key, Look, Observed, Runtime, Step, secrets, watch, worker};
 
 use crate::Shared;
@@ -30,6 +29,7 @@ pub(crate) struct Clusters {
 impl Clusters {
     pub(crate) fn new(shared: &Arc<Shared>) -> Arc<Self> {
         let settings = Settings {
+            agent_image: shared.config.agent_image.clone(),
             ephemeral_by_default: shared.config.ephemeral_by_default,
         };
         Arc::new(Self {
@@ -80,13 +80,6 @@ impl Driver for Clusters {
             worker::tend(&self, key);
             runtime.changed(Cluster::NAME, key);
         });
-        let nodes = watch::nodes(runtime, |node| {
-            let is_on_it = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
-            caches.pods.keys_where(is_on_it).iter().for_each(wake);
-            for owner in caches.agents.keys_where(is_on_it) {
-                shared.agent_changed(&owner);
-            }
-        });
         tokio::join!(
             clusters,
             watch::follow_labelled(runtime, &ours, "Pods", &caches.pods, wake),
@@ -94,8 +87,6 @@ impl Driver for Clusters {
             watch::follow_labelled(runtime, &ours, "Services", &caches.services, wake),
             watch::follow_labelled(runtime, &ours, "PodDisruptionBudgets", &caches.budgets, wake),
             secrets::follow_labelled(runtime, &ours),
-            secrets::follow_named(runtime),
-            nodes,
             attachments(shared),
         );
     }
@@ -119,24 +110,24 @@ impl Driver for Clusters {
         done.map_err(|failure| failure.said(step.intent))
     }
 
-    async fn begin(&self, step: &Step<'_, Self>, effects: &[Effect]) -> Result<(), Failure> {
-        let done = Executor::new(self, &self.shared, step).begin(effects).await;
+    async fn begin(&self, step: &Step<'_, Self>, orders: &[Order]) -> Result<(), Failure> {
+        let done = Executor::new(self, &self.shared, step).begin(orders).await;
         done.map_err(|failure| failure.said(step.intent))
     }
 
-    async fn holds(&self, step: &Step<'_, Self>, effect: &Effect) -> Result<(), Failure> {
-        let done = Executor::new(self, &self.shared, step).holds(effect).await;
+    async fn holds(&self, step: &Step<'_, Self>, order: &Order) -> Result<(), Failure> {
+        let done = Executor::new(self, &self.shared, step).holds(&order.effect).await;
         done.map_err(|failure| failure.said(step.intent))
     }
 
-    async fn execute(&self, step: &Step<'_, Self>, effect: &Effect) -> Result<(), Failure> {
-        let done = Executor::new(self, &self.shared, step).execute(effect).await;
+    async fn execute(&self, step: &Step<'_, Self>, order: &Order) -> Result<(), Failure> {
+        let done = Executor::new(self, &self.shared, step).execute(order).await;
         done.map_err(|failure| failure.said(step.intent))
     }
 
-    fn delay(&self, effect: &Effect, together: &[Effect]) -> Duration {
+    fn delay(&self, order: &Order, together: &[Order]) -> Duration {
         let ahead = together.iter().filter_map(first_member).min();
-        if first_member(effect) > ahead {
+        if first_member(order) > ahead {
             HEAD_START
         } else {
             Duration::ZERO
@@ -145,8 +136,8 @@ impl Driver for Clusters {
 }
 
 /// Whom this starts, where it is one of several that begin a cluster together.
-fn first_member(effect: &Effect) -> Option<&MemberName> {
-    let Effect::CreatePod { member, launch, .. } = effect else {
+fn first_member(order: &Order) -> Option<&MemberName> {
+    let Effect::CreatePod { member, launch, .. } = &order.effect else {
         return None;
     };
     matches!(launch, Launch::Static { .. }).then_some(member)
@@ -207,8 +198,8 @@ mod tests {
         let client = kube::Client::try_from(nowhere).expect("a client");
         let runtime = Runtime::new(client, None, Leadership::alone(), CancellationToken::new());
         Arc::new(Shared {
-            metrics: metrics::ObjectMetrics::new(&runtime.metrics),
-            runtime,
+            metrics: metrics::ObjectMetrics::default(),
+            runtime: Arc::new(runtime),
             config: Config::default(),
             caches: Caches::new(),
             requests: tls::Requests::default(),
@@ -261,7 +252,6 @@ mod tests {
             means: Means {
                 pod_versions: BTreeMap::new(),
                 clients: [(member, client)].into(),
-                trusts: None,
             },
             look_again: None,
             trouble: None,
@@ -282,7 +272,8 @@ mod tests {
             uid: Uid("claim".into()),
             cluster: ClusterId(7),
         };
-        let failure = clusters.holds(&step, &effect).await.expect_err("a rejected call");
+        let order = Order { effect, write: None };
+        let failure = clusters.holds(&step, &order).await.expect_err("a rejected call");
         // then the failure, which the status shows, is in our own words
         assert!(matches!(failure, Failure::Failed(_)), "{failure:?}");
         assert!(!failure.to_string().contains("secret"), "{failure}");

@@ -15,7 +15,7 @@ use rand::Rng;
 use stateward_core::kind::Trouble;
 use stateward_core::reason;
 use stateward_etcd::api::{EtcdCluster, names};
-use stateward_etcd::cluster::manifests::{ANNOTATION_METADATA, TrustFiles};
+use stateward_etcd::cluster::manifests::ANNOTATION_METADATA;
 use stateward_etcd::cluster::members::owner;
 use stateward_etcd::cluster::{
     Alarm, Answer, DataHash, Intent, KeptBackup, MemberId, MemberList, MemberName, Record, Services, Silence,
@@ -56,8 +56,6 @@ pub(crate) struct Means {
     pub(crate) pod_versions: BTreeMap<MemberName, String>,
     /// Connections to the members that answered.
     pub(crate) clients: BTreeMap<MemberName, Client>,
-    /// Whom a pod that is made now trusts.
-    pub(crate) trusts: Option<TrustFiles>,
 }
 
 /// The words of the members that answered.
@@ -112,6 +110,7 @@ pub(crate) async fn observe(shared: &Shared, look: Look<'_, Clusters>) -> kube::
     }
     let seen = judged.look_at_members(&world).await;
     world.trust = judged.trust.take().map(|trust| Trust { seen, ..trust });
+    world.trust_files = judged.files.take();
     world.list = prove(record, &world, &clients).await;
     if world.list.is_some() && world.has_alarm(Alarm::Corrupt) {
         world.hashes = hashes(&world, &clients).await;
@@ -133,7 +132,6 @@ pub(crate) async fn observe(shared: &Shared, look: Look<'_, Clusters>) -> kube::
         means: Means {
             pod_versions: versions.collect(),
             clients,
-            trusts: judged.files,
         },
         look_again,
         trouble: judged.trouble.map(|message| Trouble {

@@ -110,7 +110,10 @@ async fn a_point_between_snapshots_is_restored_as_it_was() {
         .await;
         // when it is stopped, changes go on, and it starts again
         stop.interrupt();
-        assert_eq!(failed(follower.await.expect("an outcome")).reason, "Interrupted");
+        assert_eq!(
+            failed(follower.await.expect("an outcome")).reason.as_str(),
+            "Interrupted"
+        );
         let later = change(&client, 2).await;
         let stop = Stop::default();
         let follower = start(&ground, follow, &stop);
@@ -146,7 +149,7 @@ async fn a_point_between_snapshots_is_restored_as_it_was() {
             ..InspectTask::default()
         };
         assert_eq!(
-            ground.inspect(beyond).await.expect_err("refused").reason,
+            ground.inspect(beyond).await.expect_err("refused").reason.as_str(),
             "PointMissing"
         );
         stop.interrupt();
@@ -265,7 +268,7 @@ async fn a_backup_is_proven_by_restoring_it() {
         assert_eq!(files(&ground.folders().scratch).len(), 0);
         let mut other = record.clone();
         other.key_hash = "00000000".into();
-        assert_eq!(failed(ground.run(task(other)).await).reason, "BackupCorrupt");
+        assert_eq!(failed(ground.run(task(other)).await).reason.as_str(), "BackupCorrupt");
     }
 }
 
@@ -357,7 +360,7 @@ async fn a_member_without_its_quorum_certifies_no_time() {
         ..InspectTask::default()
     };
     assert_eq!(
-        ground.inspect(beyond).await.expect_err("not certified").reason,
+        ground.inspect(beyond).await.expect_err("not certified").reason.as_str(),
         "PointMissing"
     );
     // and when they go on, it does

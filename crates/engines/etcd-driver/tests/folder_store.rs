@@ -84,7 +84,7 @@ async fn another_content_is_refused(ground: &Ground, program: &Program, found: I
 async fn refused(ground: &Ground, program: &Program, found: &Inspected) {
     let target = ground.root().join("elsewhere");
     let outcome = ground.restore_into(program, found, 0, &target).await;
-    assert_eq!(failed(outcome).reason, "BackupCorrupt");
+    assert_eq!(failed(outcome).reason.as_str(), "BackupCorrupt");
     assert_eq!(std::fs::read_dir(&target).expect("the folder").count(), 0);
 }
 
@@ -123,10 +123,13 @@ async fn periodic_backups_are_kept_by_count_and_the_newest_good_one_is_found() {
         location: Some(last.record.location.clone()),
         ..InspectTask::default()
     };
-    assert_eq!(ground.inspect(exact).await.expect_err("harmed").reason, "BackupCorrupt");
+    assert_eq!(
+        ground.inspect(exact).await.expect_err("harmed").reason.as_str(),
+        "BackupCorrupt"
+    );
     // and a path without a file says what there is
     let missing = ground.inspect(InspectTask::default()).await.expect_err("missing");
-    assert_eq!(missing.reason, "BackupMissing");
+    assert_eq!(missing.reason.as_str(), "BackupMissing");
     assert!(missing.message.contains("latest: true"), "{}", missing.message);
     // when everything is deleted, a neighbour's file stays
     std::fs::write(ground.claim().join("dir/etcd.backup_version"), "mine").expect("written");
@@ -156,7 +159,12 @@ async fn packed_backups_come_back_and_the_wrong_key_is_said() {
     another_content_is_refused(&ground, &program, found).await;
     ground.pack_with(&[8; 32]);
     assert_eq!(
-        ground.inspect(InspectTask::default()).await.expect_err("wrong").reason,
+        ground
+            .inspect(InspectTask::default())
+            .await
+            .expect_err("wrong")
+            .reason
+            .as_str(),
         "WrongKey"
     );
 }
@@ -194,7 +202,7 @@ async fn failures_say_what_to_do_and_leave_nothing() {
         ..InspectTask::default()
     });
     assert_eq!(
-        failed(run(task, &unmounted, &Stop::default()).await).reason,
+        failed(run(task, &unmounted, &Stop::default()).await).reason.as_str(),
         "BucketMissing"
     );
     let task = RestoreTask {
@@ -226,7 +234,7 @@ async fn a_cluster_with_tls_is_backed_up_with_the_mounted_certificates() {
     };
     // when none are mounted, then that is said
     let missing = failed(ground.run(task()).await);
-    assert_eq!(missing.reason, "SecretInvalid", "{}", missing.message);
+    assert_eq!(missing.reason.as_str(), "SecretInvalid", "{}", missing.message);
     // when they are, it works
     let secret = &ground.folders().client_tls;
     for (name, text) in [
@@ -276,7 +284,7 @@ async fn a_single_backup_replaces_the_one_before_it_when_it_is_proven() {
     };
     let mut wrong = second.record.clone();
     wrong.keys = Some(99);
-    assert_eq!(failed(ground.run(prove(wrong)).await).reason, "BackupCorrupt");
+    assert_eq!(failed(ground.run(prove(wrong)).await).reason.as_str(), "BackupCorrupt");
     let found = ground.inspect(InspectTask::default()).await.expect("a good backup");
     assert_eq!(found.sha256, first.sha256);
     // and when it is proven, it takes the place

@@ -86,11 +86,16 @@ async fn round_trip(ground: &Ground, program: &Program, etcd: &Etcd, keys: i64) 
     });
     assert_eq!(ground.run(delete).await, Outcome::Deleted);
     assert_eq!(
-        ground.inspect(latest).await.expect_err("all gone").reason,
+        ground.inspect(latest).await.expect_err("all gone").reason.as_str(),
         "BackupMissing"
     );
     assert_eq!(
-        ground.inspect(InspectTask::default()).await.expect_err("gone").reason,
+        ground
+            .inspect(InspectTask::default())
+            .await
+            .expect_err("gone")
+            .reason
+            .as_str(),
         "BackupMissing"
     );
 }
@@ -143,7 +148,7 @@ async fn google() {
         place: ground.place(),
         ..BackupTask::default()
     });
-    assert_eq!(failed(ground.run(task).await).reason, "AccessDenied");
+    assert_eq!(failed(ground.run(task).await).reason.as_str(), "AccessDenied");
     // and with the right one everything can be done
     std::fs::write(&token, "a token\n").expect("written");
     round_trip(&ground, &program, &etcd, 50).await;
@@ -170,7 +175,7 @@ async fn s3_over_tls_with_an_authority_of_its_own() {
         ..BackupTask::default()
     });
     let unknown = failed(ground.run(task).await);
-    assert_eq!(unknown.reason, "StoreUnreachable", "{}", unknown.message);
+    assert_eq!(unknown.reason.as_str(), "StoreUnreachable", "{}", unknown.message);
     // given the secret does, then it is
     std::fs::write(secret.join("ca.crt"), &certificate).expect("written");
     round_trip(&ground, &program, &etcd, 10).await;
@@ -204,9 +209,9 @@ async fn azure() {
         })
     };
     ground.set_store(blocks("nowhere/etcd.backup"));
-    assert_eq!(failed(ground.run(task(&ground)).await).reason, "BucketMissing");
+    assert_eq!(failed(ground.run(task(&ground)).await).reason.as_str(), "BucketMissing");
     std::fs::write(secret.join("storage-key"), "d3Jvbmc=").expect("written");
-    assert_eq!(failed(ground.run(task(&ground)).await).reason, "AccessDenied");
+    assert_eq!(failed(ground.run(task(&ground)).await).reason.as_str(), "AccessDenied");
 }
 
 #[tokio::test]
@@ -234,12 +239,12 @@ async fn stores_that_fail_say_why_and_keep_nothing() {
     // no such bucket
     ground.set_store(s3(minio.url(), "nowhere/etcd.backup"));
     let missing = failed(ground.run(Task::Backup(task(&ground))).await);
-    assert_eq!(missing.reason, "BucketMissing", "{}", missing.message);
+    assert_eq!(missing.reason.as_str(), "BucketMissing", "{}", missing.message);
     // wrong credentials
     ground.set_store(s3(minio.url(), "bucket/etcd.backup"));
     aws_files(&ground.folders().store, USER, "wrong-secret");
     let denied = failed(ground.run(Task::Backup(task(&ground))).await);
-    assert_eq!(denied.reason, "AccessDenied", "{}", denied.message);
+    assert_eq!(denied.reason.as_str(), "AccessDenied", "{}", denied.message);
     aws_files(&ground.folders().store, USER, PASSWORD);
     // full
     let proxy = Proxy::before(minio.address, Fault::Full);
@@ -257,7 +262,7 @@ async fn stores_that_fail_say_why_and_keep_nothing() {
     let proxy = Proxy::before(minio.address, Fault::CutAfter(20 << 20));
     ground.set_store(s3(format!("http://{}", proxy.address), "bucket/etcd.backup"));
     let cut = failed(ground.run(Task::Backup(task(&ground))).await);
-    assert_eq!(cut.reason, "StoreUnreachable", "{}", cut.message);
+    assert_eq!(cut.reason.as_str(), "StoreUnreachable", "{}", cut.message);
     assert!(!visible(&minio), "{:?}", minio.data());
     // Nobody can take parts back over a dead connection. They are no backup, and the store's own rules remove them.
     let stranded = uploads(&minio);
@@ -317,7 +322,7 @@ async fn a_good_backup_stays_until_another_is_proven() {
     };
     ground.set_store(s3(format!("http://{}", proxy.address), "bucket/etcd.backup"));
     let unread = failed(ground.run(task(&ground, 1)).await);
-    assert_eq!(unread.reason, "StoreUnreachable", "{}", unread.message);
+    assert_eq!(unread.reason.as_str(), "StoreUnreachable", "{}", unread.message);
     // then the good one is there, and nothing else
     ground.set_store(s3(minio.url(), "bucket/etcd.backup"));
     let found = ground.inspect(InspectTask::default()).await.expect("the good one");
@@ -505,7 +510,8 @@ async fn nothing_left(ground: &Ground, minio: &Server, parts_before: usize) {
             .inspect(InspectTask::default())
             .await
             .expect_err("nothing")
-            .reason,
+            .reason
+            .as_str(),
         "BackupMissing"
     );
     until("the parts to be taken back", async || {

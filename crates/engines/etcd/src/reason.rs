@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use crate::api::agent::FailureReason;
 use crate::api::etcd_cluster::Phase;
 
 stateward_core::reasons! {
@@ -73,14 +74,14 @@ impl Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     Known(Reason),
-    OfAgent(String),
+    OfAgent(FailureReason),
 }
 
 impl Cause {
     pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Known(reason) => reason.as_str(),
-            Self::OfAgent(word) => word,
+            Self::OfAgent(reason) => reason.as_str(),
         }
     }
 }

@@ -51,10 +51,13 @@ fn snapshot(name: &str, object: &impl Serialize) {
 }
 
 fn member(cluster: &EtcdCluster, launch: &Launch, tls: TlsStage, trust: Option<&TrustFiles>) -> Pod {
-    let intent = Intent::of(cluster, false).expect("a good spec");
+    let intent = Intent {
+        agent_image: IMAGE.into(),
+        ..Intent::of(cluster, false).expect("a good spec")
+    };
     let name = MemberName(format!("{}-aaaaaaaaaa", cluster.name()));
     let version = cluster.version().expect("a version");
-    manifests::pod(cluster, &intent, &name, launch, &version, tls, trust, IMAGE)
+    manifests::pod(&intent, &name, launch, &version, tls, trust)
 }
 
 #[test]

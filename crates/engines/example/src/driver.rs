@@ -8,17 +8,18 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
-use stateward_core::guard::Check;
+use stateward_core::guard::{Fresh, Need};
 use stateward_core::kind::Kind;
 use stateward_core::names::MANAGER;
 use stateward_core::pod::Facts;
 use stateward_runtime::cache::{Index, own_key, owner_key};
+use stateward_runtime::guards::{self, Reader};
 use stateward_runtime::{Driver, Failure, Key, Look, Observed, Runtime, Step, objects, watch, worker};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::api::Mirror;
-use crate::plan::{Action, Member, Mirrors, World};
+use crate::plan::{Action, Fact, Member, Mirrors, World};
 
 /// The port that the pods serve on.
 pub const PORT: u16 = 7878;
@@ -83,6 +84,34 @@ async fn ask(member: &Member, request: &str) -> Option<(u16, String)> {
 /// Whether a pod holds the file.
 async fn holds(member: &Member) -> Option<bool> {
     ask(member, "GET /").await.map(|(code, _)| code == 200)
+}
+
+/// Asks pods for what guards rest on.
+struct AskPods<'a> {
+    driver: &'a MirrorDriver,
+    step: &'a Step<'a, MirrorDriver>,
+}
+
+impl Reader<Fact> for AskPods<'_> {
+    type Error = Failure;
+
+    async fn read(
+        &mut self,
+        need: Need<String>,
+        said: &mut Fresh<BTreeMap<String, Option<bool>>>,
+    ) -> Result<(), Failure> {
+        match need {
+            Need::Object => said.object = Some(worker::read(self.driver, self.step).await?),
+            Need::Fact(pod) => {
+                let holds = match self.step.observed.world.get(&pod) {
+                    Some(member) => holds(member).await,
+                    None => None,
+                };
+                said.facts.insert(pod, holds);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Driver for MirrorDriver {
@@ -150,23 +179,8 @@ impl Driver for MirrorDriver {
     }
 
     async fn holds(&self, step: &Step<'_, Self>, action: &Action) -> Result<(), Failure> {
-        for guard in action.guards(&Mirrors::memory(&Mirrors::stored(step.object))) {
-            let mut said = None;
-            loop {
-                match guard.check(said.as_ref().map(|(pod, holds): &(String, _)| (pod.as_str(), *holds))) {
-                    Check::Holds => break,
-                    Check::Refused(why) => return Err(Failure::GuardFailed(why)),
-                    Check::Unread(pod) => {
-                        let holds = match step.observed.world.get(&pod) {
-                            Some(member) => holds(member).await,
-                            None => None,
-                        };
-                        said = Some((pod, holds));
-                    }
-                }
-            }
-        }
-        Ok(())
+        let guards = action.guards(&Mirrors::memory(&Mirrors::stored(step.object)));
+        guards::hold(&guards, Fresh::default(), &(), &mut AskPods { driver: self, step }).await
     }
 
     async fn execute(&self, step: &Step<'_, Self>, action: &Action) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use stateward_core::Uid;
-use stateward_core::guard::Check;
+use stateward_core::guard::{self, Check, Guard};
 use stateward_core::kind::{self, Kind, Plan, Trouble};
 use stateward_core::pod::Facts;
 
@@ -58,33 +58,40 @@ pub enum Action {
     Delete { pod: String, uid: Uid },
 }
 
-/// What must still be so when an action is executed.
+/// What must still be so when an action is executed, and only the pods know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Guard {
+pub enum Fact {
     /// This pod holds the file.
     Holds(String),
 }
 
 impl Action {
-    /// The guards. What is deleted has its UID checked by the API server, and a name is taken only once.
-    pub fn guards(&self, memory: &Memory) -> Vec<Guard> {
+    /// The guards.
+    pub fn guards(&self, memory: &Memory) -> Vec<Guard<Fact>> {
         match self {
-            // The file stays somewhere else.
-            Self::Delete { .. } => memory.primary.iter().cloned().map(Guard::Holds).collect(),
-            Self::Create { .. } | Self::Fetch { .. } => Vec::new(),
+            Self::Create { .. } => vec![Guard::Absent],
+            Self::Fetch { .. } => Vec::new(),
+            Self::Delete { uid, .. } => {
+                // The file stays somewhere else.
+                let holds = memory.primary.iter().cloned().map(|pod| Fact::Holds(pod).into());
+                holds.chain([Guard::Uid(uid.clone())]).collect()
+            }
         }
     }
 }
 
-impl Guard {
-    /// Whether it holds. `now`: which pod was asked at this moment, and what it said.
-    pub fn check(&self, now: Option<(&str, Option<bool>)>) -> Check<String> {
+impl guard::Fact for Fact {
+    /// What pods said at this moment when they were asked.
+    type Facts = BTreeMap<String, Option<bool>>;
+    /// The pod to ask.
+    type Need = String;
+    type Context = ();
+
+    fn check(&self, said: &Self::Facts, (): &()) -> Check<String> {
         let Self::Holds(pod) = self;
-        match now {
-            Some((asked, holds)) if asked == pod => {
-                Check::that(holds == Some(true), || format!("{pod} does not hold the file now"))
-            }
-            _ => Check::Unread(pod.clone()),
+        match said.get(pod) {
+            Some(holds) => Check::that(*holds == Some(true), || format!("{pod} does not hold the file now")),
+            None => Check::Unread(pod.clone()),
         }
     }
 }

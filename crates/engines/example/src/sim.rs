@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use stateward_core::guard::Check;
+use stateward_core::guard::{self, Check, Fresh, Need};
 use stateward_core::kind::Kind;
 use stateward_core::{Uid, pod::Facts};
 
@@ -72,13 +72,17 @@ impl Sim {
     }
 
     fn holds(&self, action: &Action, memory: &crate::plan::Memory) -> bool {
-        action.guards(memory).iter().all(|guard| {
-            let Check::Unread(pod) = guard.check(None) else {
-                return true;
-            };
-            let holds = self.world.get(&pod).and_then(|member| member.holds);
-            guard.check(Some((&pod, holds))) == Check::Holds
-        })
+        let (guards, mut said) = (action.guards(memory), Fresh::default());
+        loop {
+            match guard::check(&guards, &said, &()) {
+                Check::Holds => return true,
+                Check::Refused(_) | Check::Unread(Need::Object) => return false,
+                Check::Unread(Need::Fact(pod)) => {
+                    let holds = self.world.get(&pod).and_then(|member| member.holds);
+                    said.facts.insert(pod, holds);
+                }
+            }
+        }
     }
 
     /// What Kubernetes and the pods do.

@@ -8,6 +8,8 @@ mod tests;
 mod world;
 
 use jiff::{SignedDuration, Timestamp};
+use stateward_core::Uid;
+use stateward_core::guard::precondition;
 use stateward_etcd::agent::Agent;
 use stateward_etcd::api::EtcdBackup;
 use stateward_etcd::backup::{self, ClusterSource, Effect, Plan, Source, World};
@@ -347,10 +349,12 @@ impl Sim<'_> {
             return;
         };
         let line = format!("operator {index}: {effect}");
+        let object = reconcile.seen.metadata.uid.clone().unwrap_or_default();
+        let must_be = precondition(&effect.guards(&Uid(object)));
         let done = match effect {
             Effect::SetFinalizers(finalizers) => {
                 self.kube
-                    .set_finalizers(&reconcile.seen, finalizers, self.subject.guards)
+                    .set_finalizers(&reconcile.seen, finalizers, self.subject.guards && must_be.unmodified)
             }
             Effect::CreatePod(pod) => {
                 self.truth.pod_wanted(&self.kube, &pod);
@@ -361,8 +365,11 @@ impl Sim<'_> {
                 };
                 self.kube.create(*pod, self.now, script)
             }
-            Effect::DeletePod { name, uid } => self.kube.delete(&name, &uid.0, self.now, &mut self.rng),
-            Effect::ForgetPod { name, uid } => self.kube.forget(&name, &uid.0),
+            Effect::DeletePod { name, .. } => {
+                let uid = must_be.uid.unwrap_or_default();
+                self.kube.delete(&name, &uid.0, self.now, &mut self.rng)
+            }
+            Effect::ForgetPod { name, .. } => self.kube.forget(&name, &must_be.uid.unwrap_or_default().0),
             Effect::Tell(note) => {
                 self.truth.reported(note.reason);
                 true

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 use stateward_etcd::agent::{Agent, State};
 use stateward_etcd::api::EtcdBackup;
-use stateward_etcd::api::agent::{BackedUp, Failure, Outcome, Proven, TASK, Task};
+use stateward_etcd::api::agent::{BackedUp, Failure, FailureReason, Outcome, Proven, TASK, Task};
 use stateward_etcd::api::etcd_backup::{BackupRecord, DeletionPolicy, EtcdBackupStatus, Verify};
 
 use super::rules::Truth;
@@ -439,13 +439,13 @@ fn end(pod: &Pod, end: End, now: i64, truth: &mut Truth) -> State {
             let (_, _, broken) = truth.store.back_up(&task, (now, &content), Some(false));
             truth.did(broken);
             Outcome::Failed(Failure {
-                reason: "BackupCorrupt".into(),
+                reason: FailureReason::BackupCorrupt,
                 message: "what is read back is not what was sent".into(),
                 retry: true,
             })
         }
         (End::Fails, _) => Outcome::Failed(Failure {
-            reason: "StoreUnreachable".into(),
+            reason: FailureReason::StoreUnreachable,
             message: "the store does not respond".into(),
             retry: true,
         }),

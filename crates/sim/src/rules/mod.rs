@@ -1,4 +1,4 @@
-//! The rules that no plan may break (design.md), checked for every plan and every effect against the real state. There
+//! The rules that no plan may break (docs/rules.md), checked for every plan and every effect against the real state. There
 //! is one file per subject. This one has the names of the rules and the comparison with the desired state.
 
 mod history;

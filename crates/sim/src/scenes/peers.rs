@@ -1,4 +1,4 @@
-//! The bugs of other operators (peers.md), one scene each.
+//! Bugs that other operators had, one scene each.
 
 use stateward_etcd::cluster::{Intent, LaunchKind, Storage};
 

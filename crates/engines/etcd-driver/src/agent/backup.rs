@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_backup::retention::Taken;
 use stateward_backup::{Error as StoreError, names, pack};
-use stateward_etcd::api::agent::{BackedUp, BackupTask, Failure};
+use stateward_etcd::api::agent::{BackedUp, BackupTask, Failure, FailureReason};
 use stateward_etcd::api::etcd_backup::{BackupRecord, Verify};
 use tracing::{info, warn};
 
@@ -171,7 +171,7 @@ async fn upload(opening: &Opening, member: &Member, key: &str, stop: &Stop) -> R
     let packed = pack(pieces, &opening.packing).map_err(|error| of_key(&error))?;
     let follower = Follower::default();
     let packed = follower.follow(packed);
-    let ended = || failure("SnapshotIncomplete", "the snapshot did not end", true);
+    let ended = || failure(FailureReason::SnapshotIncomplete, "the snapshot did not end", true);
     let started = Instant::now();
     let (mut said, mut sent) = ((None, String::new()), started);
     let check = async |back| {
@@ -277,7 +277,7 @@ mod tests {
             match proven {
                 Ok(()) => assert!(good, "{back:?} was taken"),
                 Err(failure) => assert!(
-                    !good && failure.reason == "BackupCorrupt" && failure.retry,
+                    !good && failure.reason == FailureReason::BackupCorrupt && failure.retry,
                     "{failure:?}"
                 ),
             }

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use stateward_backup::names::{self, Segment};
 use stateward_backup::{Store, UnpackError};
-use stateward_etcd::api::agent::Failure;
+use stateward_etcd::api::agent::{Failure, FailureReason};
 use stateward_etcd::api::etcd_restore::RestoreTo;
 
 use crate::agent::certified::{Answer, Certified, revision_at};
@@ -137,7 +137,7 @@ pub(crate) async fn way(
                 let message = format!(
                     "the changes in the store lead from the snapshot of revision {snapshot} only to revision {known}: choose a point up to there"
                 );
-                return Err(failure("PointMissing", message, false));
+                return Err(failure(FailureReason::PointMissing, message, false));
             }
             revision
         }
@@ -212,7 +212,7 @@ async fn at_time(
                 words(before),
                 words(behind)
             );
-            Err(failure("PointMissing", message, false))
+            Err(failure(FailureReason::PointMissing, message, false))
         }
     }
 }
@@ -223,7 +223,7 @@ fn leads_only_to(known: i64) -> Failure {
         Some(known) => format!("the changes in the store lead only to {known}: choose a time up to there"),
         None => "the store holds no changes that follow the snapshot: only the snapshot itself can be restored".into(),
     };
-    failure("PointMissing", message, false)
+    failure(FailureReason::PointMissing, message, false)
 }
 
 /// What the segments around a moment tell of it.

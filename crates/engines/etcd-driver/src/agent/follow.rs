@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use prost::Message;
 use stateward_backup::names::{self, Segment};
 use stateward_backup::pack;
-use stateward_etcd::api::agent::{Failure, FollowTask, Progress};
+use stateward_etcd::api::agent::{Failure, FailureReason, FollowTask, Progress};
 use stateward_etcd::api::etcd_backup::RestorablePoint;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
@@ -166,7 +166,7 @@ impl Follower<'_> {
         loop {
             let before = self.covered;
             let Err(problem) = self.one_watch().await else { continue };
-            warn!("{}: {}", problem.reason, problem.message);
+            warn!("{}: {}", problem.reason.as_str(), problem.message);
             self.board.change(|said| said.problem.clone_from(&problem.message));
             if !problem.retry {
                 return Err(problem);
@@ -195,7 +195,7 @@ impl Follower<'_> {
                     quiet = Instant::now() + QUIET;
                 }
                 response = responses.next() => {
-                    let ended = || failure("EtcdUnreachable", format!("etcd at {}: the watch ended", member.endpoint), true);
+                    let ended = || failure(FailureReason::EtcdUnreachable, format!("etcd at {}: the watch ended", member.endpoint), true);
                     let response = response.ok_or_else(ended)?.map_err(wrong)?;
                     if !self.take(response, &member)? {
                         return Ok(());
@@ -217,7 +217,7 @@ impl Follower<'_> {
                 self.opening.store.location(&names::changes(self.opening.store.key())),
                 self.covered
             );
-            return Err(failure("OtherCluster", message, false));
+            return Err(failure(FailureReason::OtherCluster, message, false));
         }
         if self.cluster != cluster {
             info!("following cluster {cluster:x}");
@@ -244,7 +244,7 @@ impl Follower<'_> {
                 "etcd at {} ended the watch: {}",
                 member.endpoint, response.cancel_reason
             );
-            return Err(failure("EtcdFailed", message, true));
+            return Err(failure(FailureReason::EtcdFailed, message, true));
         }
         let now = Timestamp::now().max(self.last_time);
         for event in response.events {

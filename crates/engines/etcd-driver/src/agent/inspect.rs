@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_backup::Store;
 use stateward_backup::names::{self, Snapshot};
-use stateward_etcd::api::agent::{Failure, InspectTask, Inspected};
+use stateward_etcd::api::agent::{Failure, FailureReason, InspectTask, Inspected};
 use stateward_etcd::api::etcd_restore::RestoreTo;
 use tracing::{info, warn};
 
@@ -35,7 +35,7 @@ async fn find(task: &InspectTask, opening: &Opening) -> Result<Inspected, Failur
     }
     let exact = one(opening, store.key()).await;
     match exact {
-        Err(missing) if missing.reason == "BackupMissing" => Err(hint(missing, store).await),
+        Err(missing) if missing.reason == FailureReason::BackupMissing => Err(hint(missing, store).await),
         other => other,
     }
 }
@@ -93,13 +93,21 @@ pub(crate) async fn snapshots(store: &Store) -> Result<Vec<Snapshot>, Failure> {
     Ok(found)
 }
 
+/// The file is no good, or not there: an older one may be.
+fn passes_over(failure: &Failure) -> bool {
+    matches!(
+        failure.reason,
+        FailureReason::BackupCorrupt | FailureReason::BackupMissing
+    )
+}
+
 /// The newest that proves good. One that does not is passed over with a word; a store that fails is not.
 async fn latest(opening: &Opening) -> Result<Inspected, Failure> {
     let mut passed_over = Vec::new();
     for snapshot in snapshots(&opening.store).await?.iter().rev() {
         match opening.read_through(&snapshot.key).await {
             Ok(proof) => return Ok(inspected(opening, &snapshot.key, &proof, snapshot.time)),
-            Err(bad) if bad.reason == "BackupCorrupt" || bad.reason == "BackupMissing" => {
+            Err(bad) if passes_over(&bad) => {
                 warn!("passed over: {}", bad.message);
                 passed_over.push(bad.message);
             }
@@ -109,12 +117,12 @@ async fn latest(opening: &Opening) -> Result<Inspected, Failure> {
     let path = opening.store.location(opening.store.key());
     Err(match passed_over.into_iter().next() {
         Some(newest) => failure(
-            "BackupCorrupt",
+            FailureReason::BackupCorrupt,
             format!("no periodic backup of {path} is good; the newest: {newest}"),
             false,
         ),
         None => failure(
-            "BackupMissing",
+            FailureReason::BackupMissing,
             format!("there is no periodic backup of {path}: correct the path, or leave latest out"),
             false,
         ),
@@ -144,7 +152,7 @@ async fn before(task: &InspectTask, to: &RestoreTo, opening: &Opening) -> Result
     for snapshot in candidates.iter().rev().filter(begun_before) {
         let proof = match opening.read_through(&snapshot.key).await {
             Ok(proof) => proof,
-            Err(bad) if bad.reason == "BackupCorrupt" || bad.reason == "BackupMissing" => {
+            Err(bad) if passes_over(&bad) => {
                 warn!("passed over: {}", bad.message);
                 problem.get_or_insert(bad);
                 continue;
@@ -160,14 +168,14 @@ async fn before(task: &InspectTask, to: &RestoreTo, opening: &Opening) -> Result
             }
             Ok(None) => {}
             // An older snapshot may have changes behind it that lead further: a gap can lie between.
-            Err(missing) if missing.reason == "PointMissing" => problem = problem.or(Some(missing)),
+            Err(missing) if missing.reason == FailureReason::PointMissing => problem = problem.or(Some(missing)),
             Err(other) => return Err(other),
         }
     }
     Err(problem.unwrap_or_else(|| {
         let path = store.location(store.key());
         let message = format!("there is no backup of {path} from before that point: choose a later one");
-        failure("PointMissing", message, false)
+        failure(FailureReason::PointMissing, message, false)
     }))
 }
 

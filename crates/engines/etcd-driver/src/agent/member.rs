@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::client::{Client, Timeouts};
-use stateward_etcd::api::agent::Failure;
+use stateward_etcd::api::agent::{Failure, FailureReason};
 use tokio::process::{Child, Command};
 
 use crate::agent::failure::{failure, of_io};
@@ -37,7 +37,11 @@ impl Scratch {
     ) -> Result<Self, Failure> {
         let ports = (free_port(), free_port());
         let (Ok(client_port), Ok(peer_port)) = ports else {
-            return Err(failure("ScratchFailed", "no port is free on loopback", true));
+            return Err(failure(
+                FailureReason::ScratchFailed,
+                "no port is free on loopback",
+                true,
+            ));
         };
         let data = folder.join("data");
         let peer_url = format!("http://127.0.0.1:{peer_port}");
@@ -50,8 +54,13 @@ impl Scratch {
             revision_bump: 0,
         };
         tool::restore(&restoring, path).await?;
-        let program = tool::find("etcd", path)
-            .ok_or_else(|| failure("ToolMissing", "etcd is not in this image: use an image of etcd", false))?;
+        let program = tool::find("etcd", path).ok_or_else(|| {
+            failure(
+                FailureReason::ToolMissing,
+                "etcd is not in this image: use an image of etcd",
+                false,
+            )
+        })?;
         let log = folder.join("log");
         let child = start(&program, &data, client_port, &peer_url, &log)
             .map_err(|error| of_io(&error, "starting the scratch member"))?;
@@ -60,8 +69,8 @@ impl Scratch {
             ..Timeouts::default()
         };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, client_port));
-        let client =
-            Client::new(address, None, timeouts).map_err(|error| failure("ScratchFailed", error.to_string(), true))?;
+        let client = Client::new(address, None, timeouts)
+            .map_err(|error| failure(FailureReason::ScratchFailed, error.to_string(), true))?;
         let mut scratch = Self { child, client };
         scratch.serves(&log).await?;
         Ok(scratch)
@@ -75,7 +84,7 @@ impl Scratch {
                 let said = std::fs::read_to_string(log).unwrap_or_default();
                 let last = said.lines().rev().take(2).collect::<Vec<_>>().join(" | ");
                 let message = format!("the scratch member ended with {status}: {last}");
-                return Err(failure("ScratchFailed", message, true));
+                return Err(failure(FailureReason::ScratchFailed, message, true));
             }
             if asking.status().await.is_ok_and(|status| status.leader != 0) {
                 return Ok(());

@@ -48,7 +48,7 @@ pub fn install(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use stateward_etcd::api::agent::{BackedUp, Failure};
+    use stateward_etcd::api::agent::{BackedUp, Failure, FailureReason};
 
     use super::*;
 
@@ -56,7 +56,7 @@ mod tests {
     fn the_last_words_fit() {
         let long = "ü".repeat(5000);
         let failed = Outcome::Failed(Failure {
-            reason: "StoreFailed".into(),
+            reason: FailureReason::StoreFailed,
             message: long.clone(),
             retry: true,
         });

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use stateward_backup::{Error as StoreError, Key, Packing, Store, UnpackError, unpack};
-use stateward_etcd::api::agent::{Failure, Place};
+use stateward_etcd::api::agent::{Failure, FailureReason, Place};
 use stateward_etcd::api::etcd_backup::Compression;
 
 use crate::agent::Folders;
@@ -26,7 +26,7 @@ impl Opening {
             Err(_) if place.encrypted => {
                 let message =
                     "the secret with the key for encryption has no key of that name: correct encryption.secretKeyRef";
-                return Err(failure("KeyMissing", message, true));
+                return Err(failure(FailureReason::KeyMissing, message, true));
             }
             Err(_) => None,
         };

@@ -6,7 +6,7 @@ use std::sync::{Arc, RwLock};
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use stateward_etcd::api::agent::{Failure, Progress};
+use stateward_etcd::api::agent::{Failure, FailureReason, Progress};
 
 use crate::agent::failure::failure;
 
@@ -27,7 +27,13 @@ impl Board {
 
 /// Answers until dropped.
 pub(crate) async fn serve(board: Board, address: SocketAddr) -> Result<(), Failure> {
-    let wrong = |error: std::io::Error| failure("ListenFailed", format!("listening on {address}: {error}"), true);
+    let wrong = |error: std::io::Error| {
+        failure(
+            FailureReason::ListenFailed,
+            format!("listening on {address}: {error}"),
+            true,
+        )
+    };
     let listener = tokio::net::TcpListener::bind(address).await.map_err(wrong)?;
     let answer = async |State(board): State<Board>| Json(board.read());
     let router = Router::new().route("/progress", get(answer)).with_state(board);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use futures::FutureExt;
 use stateward_backup::{is_packed, names};
-use stateward_etcd::api::agent::{Failure, Inspected, RestoreTask};
+use stateward_etcd::api::agent::{Failure, FailureReason, Inspected, RestoreTask};
 use stateward_etcd::api::etcd_restore::RestoreTo;
 use tracing::info;
 
@@ -152,7 +152,7 @@ impl Plain {
             return Ok(());
         }
         let message = format!("{location} was replaced while it was restored");
-        Err(failure("BackupChanged", message, true))
+        Err(failure(FailureReason::BackupChanged, message, true))
     }
 }
 
@@ -167,7 +167,7 @@ async fn reach(
     let way = chain::way(opening, &all, revision, to).await?;
     let way = way.ok_or_else(|| {
         let message = "the backup lies behind the point to restore to: choose an older one";
-        failure("PointMissing", message, false)
+        failure(FailureReason::PointMissing, message, false)
     })?;
     if way.revision > revision {
         let (room, replayed) = (beside(fetched, SCRATCH), beside(fetched, REPLAYED));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::client::messages::StatusResponse;
 use crate::client::{Client, Timeouts, Tls};
 use futures::future::join_all;
-use stateward_etcd::api::agent::Failure;
+use stateward_etcd::api::agent::{Failure, FailureReason};
 
 use crate::agent::failure::{failure, of_etcd};
 
@@ -44,7 +44,13 @@ impl Member {
 pub(crate) async fn best(endpoints: &[String], tls: &Path) -> Result<Member, Failure> {
     let found = all(endpoints, tls).await?;
     let best = found.into_iter().max_by_key(Member::worth);
-    best.ok_or_else(|| failure("EtcdUnreachable", "no endpoint of the cluster is named", false))
+    best.ok_or_else(|| {
+        failure(
+            FailureReason::EtcdUnreachable,
+            "no endpoint of the cluster is named",
+            false,
+        )
+    })
 }
 
 /// All members that answer and can serve; an error when none does.
@@ -75,14 +81,14 @@ async fn ask(endpoint: &str, tls: &Result<Option<Tls>, String>) -> Result<Vec<Me
             // Learners refuse nearly every call.
             Ok(status) if status.is_learner => {
                 let message = format!("etcd at {endpoint} is a learner: name another member");
-                problem.get_or_insert(failure("EtcdUnhealthy", message, true));
+                problem.get_or_insert(failure(FailureReason::EtcdUnhealthy, message, true));
             }
             // The alarm is the whole cluster's: nobody knows yet which of the members has the right data.
             Ok(status) if status.errors.iter().any(|error| error.contains("CORRUPT")) => {
                 let message = format!(
                     "etcd at {endpoint} raised the alarm CORRUPT: no backup is taken until its members are known to have the same data and the alarm is cleared. The status of the EtcdCluster tells how far that is"
                 );
-                problem = Some(failure("EtcdCorrupt", message, true));
+                problem = Some(failure(FailureReason::EtcdCorrupt, message, true));
             }
             Ok(status) => members.push(Member {
                 client: client.with_request_timeout(PATIENCE),
@@ -102,7 +108,7 @@ async fn ask(endpoint: &str, tls: &Result<Option<Tls>, String>) -> Result<Vec<Me
 async fn clients(endpoint: &str, tls: &Result<Option<Tls>, String>) -> Result<Vec<Client>, Failure> {
     let unfit = || {
         let message = format!("\"{endpoint}\" is no client URL of etcd: write it as \"http://example-client:2379\"");
-        failure("EndpointInvalid", message, false)
+        failure(FailureReason::EndpointInvalid, message, false)
     };
     let uri: http::Uri = endpoint.parse().map_err(|_| unfit())?;
     let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(unfit)?;
@@ -117,14 +123,14 @@ async fn clients(endpoint: &str, tls: &Result<Option<Tls>, String>) -> Result<Ve
         (true, Ok(Some(tls))) => Some(tls),
         (true, Ok(None)) => {
             let message = format!("{endpoint} needs TLS and no certificates are given: name them with clientTLSSecret");
-            return Err(failure("SecretInvalid", message, true));
+            return Err(failure(FailureReason::SecretInvalid, message, true));
         }
-        (true, Err(error)) => return Err(failure("SecretInvalid", error.clone(), true)),
+        (true, Err(error)) => return Err(failure(FailureReason::SecretInvalid, error.clone(), true)),
     };
     let port = uri.port_u16().unwrap_or(2379);
     let unresolved = |error: std::io::Error| {
         let message = format!("the name {host} of {endpoint} cannot be resolved: {error}");
-        failure("EtcdUnreachable", message, true)
+        failure(FailureReason::EtcdUnreachable, message, true)
     };
     let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port))
         .await
@@ -138,7 +144,7 @@ async fn clients(endpoint: &str, tls: &Result<Option<Tls>, String>) -> Result<Ve
         .into_iter()
         .map(|address| {
             Client::new(address, tls.map(|tls| (tls, host)), timeouts)
-                .map_err(|error| failure("SecretInvalid", error.to_string(), true))
+                .map_err(|error| failure(FailureReason::SecretInvalid, error.to_string(), true))
         })
         .collect()
 }

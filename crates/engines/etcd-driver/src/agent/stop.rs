@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use stateward_etcd::api::agent::Failure;
+use stateward_etcd::api::agent::{Failure, FailureReason};
 use tokio_util::sync::CancellationToken;
 
 /// How long the work may take to clean up. Kubernetes gives a pod 30 s.
@@ -20,7 +20,7 @@ impl Stop {
     /// The pod is being ended.
     pub fn interrupt(&self) {
         self.because(Failure {
-            reason: "Interrupted".into(),
+            reason: FailureReason::Interrupted,
             message: "the pod was told to end before the work was done; it will be done again".into(),
             retry: true,
         });
@@ -39,7 +39,7 @@ impl Stop {
             let over = tokio::time::sleep(Duration::from_secs(seconds));
             tokio::select! {
                 () = over => stop.because(Failure {
-                    reason: "TimedOut".into(),
+                    reason: FailureReason::TimedOut,
                     message: format!("not done within {seconds} s: raise backupPolicy.timeoutInSecond, or see why etcd or the store is slow"),
                     retry: true,
                 }),
@@ -60,7 +60,7 @@ impl Stop {
     /// The reason, once told.
     pub(crate) fn failure(&self) -> Failure {
         self.why.get().cloned().unwrap_or_else(|| Failure {
-            reason: "Interrupted".into(),
+            reason: FailureReason::Interrupted,
             message: "stopped".into(),
             retry: true,
         })

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use stateward_etcd::api::agent::Failure;
+use stateward_etcd::api::agent::{Failure, FailureReason};
 use tokio::process::Command;
 
 use crate::agent::failure::{failure, of_io};
@@ -32,7 +32,7 @@ pub(crate) async fn restore(what: &Restoring<'_>, path: Option<&OsString>) -> Re
     let program = find("etcdutl", path).or_else(|| find("etcdctl", path));
     let program = program.ok_or_else(|| {
         failure(
-            "ToolMissing",
+            FailureReason::ToolMissing,
             "neither etcdutl nor etcdctl is in this image: use an image of etcd",
             false,
         )
@@ -66,13 +66,13 @@ pub(crate) async fn restore(what: &Restoring<'_>, path: Option<&OsString>) -> Re
     let said = String::from_utf8_lossy(&done.stderr);
     if said.contains("unknown flag") {
         let message = format!("{name} cannot raise the revision: use an image of etcd 3.5.10 or later for the restore");
-        return Err(failure("ToolTooOld", message, false));
+        return Err(failure(FailureReason::ToolTooOld, message, false));
     }
     let last: Vec<&str> = said.lines().rev().take(3).collect();
     let last = last.into_iter().rev().collect::<Vec<_>>().join(" | ");
     let retry = !said.contains("already exists");
     Err(failure(
-        "RestoreFailed",
+        FailureReason::RestoreFailed,
         format!("{name} ended with {}: {last}", done.status),
         retry,
     ))

@@ -7,13 +7,16 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::api::ListParams;
 use stateward_etcd::api::EtcdCluster;
-use stateward_etcd::cluster::guard::{self, Check, Fresh, Guard, Need, ObjectVersion, ObjectsNow, PodNow};
-use stateward_etcd::cluster::{
-    ClusterId, DataHash, Effect, Listed, MemberId, MemberList, MemberName, Record, Uid, facts,
+use stateward_etcd::cluster::guard::{
+    self, Fact, FactNeed, Facts, Fresh, Guard, Need, ObjectVersion, ObjectsNow, PodNow,
 };
+use stateward_etcd::cluster::{
+    ClusterId, DataHash, Effect, Listed, MemberId, MemberList, MemberName, Order, Record, Uid, facts,
+};
+use stateward_runtime::guards::{Reader, hold};
 use stateward_runtime::{Key, worker};
 
-use super::{Executor, Failure, guard_failed};
+use super::{Executor, Failure};
 use crate::observe::{HASH_PATIENCE, answers, is_owned};
 use crate::{Shared, restore, tls};
 
@@ -23,11 +26,9 @@ impl Executor<'_> {
     }
 
     /// Before anything is done: a reconcile that rests on an old EtcdCluster does nothing at all.
-    pub(crate) async fn begin(&self, effects: &[Effect]) -> Result<(), Failure> {
-        let guards = effects.iter().flat_map(|effect| self.guards(effect));
-        let guards: Vec<Guard> = guards
-            .filter(|guard| matches!(guard, Guard::ClusterUnchanged(_)))
-            .collect();
+    pub(crate) async fn begin(&self, orders: &[Order]) -> Result<(), Failure> {
+        let guards = orders.iter().flat_map(|order| self.guards(&order.effect));
+        let guards: Vec<Guard> = guards.filter(|guard| matches!(guard, Guard::Unchanged(_))).collect();
         self.must_hold(&guards).await
     }
 
@@ -38,38 +39,28 @@ impl Executor<'_> {
 
     /// All of them hold at this moment.
     pub(super) async fn must_hold(&self, guards: &[Guard]) -> Result<(), Failure> {
-        let mut fresh = Fresh {
-            cluster: self.step.seen.lately(),
-            ..Fresh::default()
+        let fresh = Fresh {
+            object: self.step.seen.lately(),
+            facts: Facts::default(),
         };
-        for guard in guards {
-            loop {
-                match guard.check(&fresh, self.intent) {
-                    Check::Holds => break,
-                    Check::Refused(why) => return Err(guard_failed(why)),
-                    Check::Unread(need) => self.read(need, &mut fresh).await?,
-                }
-            }
-        }
-        Ok(())
+        hold(guards, fresh, self.intent, &mut FromApi(self)).await
     }
 
-    async fn read(&self, need: Need, fresh: &mut Fresh) -> Result<(), Failure> {
+    async fn read(&self, need: FactNeed, facts: &mut Facts) -> Result<(), Failure> {
         match need {
-            Need::Cluster => fresh.cluster = Some(worker::read(self.driver, self.step).await?),
-            Need::WaitingRestores => {
-                fresh.waiting_restores = Some(restore::waiting(self.shared, self.key, self.cluster).await?);
+            FactNeed::WaitingRestores => {
+                facts.waiting_restores = Some(restore::waiting(self.shared, self.key, self.cluster).await?);
             }
-            Need::Restore(name) => {
-                fresh.restore = Some(restore::now(self.shared, self.key, self.cluster, &name).await?)
+            FactNeed::Restore(name) => {
+                facts.restore = Some(restore::now(self.shared, self.key, self.cluster, &name).await?)
             }
-            Need::Pods => fresh.pods = Some(pods(self.shared, self.key, self.cluster).await?),
-            Need::Objects(member) => fresh.objects = Some(self.objects(&member).await?),
-            Need::List(cluster) => fresh.list = Some(self.list(cluster).await?),
-            Need::Lists(cluster) => fresh.lists = Some(self.lists(cluster).await?),
-            Need::Hashes(cluster, ids) => fresh.hashes = Some(self.hashes(cluster, &ids).await?),
-            Need::EndedNodes(nodes) => fresh.ended_nodes = Some(self.ended(nodes).await?),
-            Need::Secrets => fresh.secrets = Some(tls::secrets_now(self.shared, self.key, self.cluster).await?),
+            FactNeed::Pods => facts.pods = Some(pods(self.shared, self.key, self.cluster).await?),
+            FactNeed::Objects(member) => facts.objects = Some(self.objects(&member).await?),
+            FactNeed::List(cluster) => facts.list = Some(self.list(cluster).await?),
+            FactNeed::Lists(cluster) => facts.lists = Some(self.lists(cluster).await?),
+            FactNeed::Hashes(cluster, ids) => facts.hashes = Some(self.hashes(cluster, &ids).await?),
+            FactNeed::EndedNodes(nodes) => facts.ended_nodes = Some(self.ended(nodes).await?),
+            FactNeed::Secrets => facts.secrets = Some(tls::secrets_now(self.shared, self.key, self.cluster).await?),
         }
         Ok(())
     }
@@ -138,6 +129,23 @@ impl Executor<'_> {
             Err(Failure::Nobody)
         } else {
             Ok(lists)
+        }
+    }
+}
+
+/// Reads facts from Kubernetes and etcd.
+struct FromApi<'a>(&'a Executor<'a>);
+
+impl Reader<Fact> for FromApi<'_> {
+    type Error = Failure;
+
+    async fn read(&mut self, need: Need, fresh: &mut Fresh) -> Result<(), Failure> {
+        match need {
+            Need::Object => {
+                fresh.object = Some(worker::read(self.0.driver, self.0.step).await?);
+                Ok(())
+            }
+            Need::Fact(need) => self.0.read(need, &mut fresh.facts).await,
         }
     }
 }

@@ -3,7 +3,7 @@
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use stateward_core::kind::Kind;
-use stateward_etcd::api::{EtcdBackup, EtcdCluster, EtcdRestore};
+use stateward_etcd::api::{EtcdCluster, EtcdRestore};
 use stateward_etcd::cluster::{BackupPoint, RestoreRequest, Uid};
 use stateward_etcd::restore::{Restore, request};
 use stateward_runtime::Key;
@@ -82,13 +82,8 @@ pub(crate) fn backups(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Vec<
             .into_iter()
             .collect();
     }
-    let of_cluster = |backup: &EtcdBackup| {
-        let by_reference = backup.spec.cluster_ref.as_ref();
-        backup.namespace().as_deref() == Some(&key.namespace)
-            && by_reference.is_some_and(|cluster| cluster.name == key.name)
-    };
-    let backups = shared.caches.backups.all();
-    let points = backups.iter().filter(|backup| of_cluster(backup));
+    let backups = shared.caches.backups.referring_to(key);
+    let points = backups.iter();
     points
         .filter_map(|backup| stateward_etcd::backup::point(backup))
         .collect()

@@ -11,7 +11,7 @@ use kube::api::{ListParams, PostParams};
 use kube::{Api, Resource};
 use stateward_etcd::api::etcd_cluster::Tls;
 use stateward_etcd::api::{EtcdCluster, names};
-use stateward_etcd::cluster::guard::{Check, Fresh, Guard, Need, SecretNow, SecretRole};
+use stateward_etcd::cluster::guard::{Fact, FactNeed, Facts, Fresh, Guard, Need, SecretNow, SecretRole};
 use stateward_etcd::cluster::manifests::tls_secrets;
 use stateward_etcd::cluster::{Authority, Intent, facts};
 
@@ -22,6 +22,7 @@ use super::{
 use crate::Shared;
 use crate::observe::is_owned;
 use crate::secrets::{Whose, taken, whose};
+use stateward_runtime::guards::{Reader, hold};
 use stateward_runtime::pki::pem::{Bundle, bundle, file};
 use stateward_runtime::{Key, pki};
 
@@ -40,6 +41,16 @@ pub(crate) enum Refused {
     /// Kubernetes refused or did not answer.
     #[error(transparent)]
     Kubernetes(#[from] kube::Error),
+}
+
+impl From<stateward_runtime::Failure> for Refused {
+    fn from(failure: stateward_runtime::Failure) -> Self {
+        match failure {
+            stateward_runtime::Failure::GuardFailed(why) => Self::Guard(why),
+            stateward_runtime::Failure::Kubernetes(error) => Self::Kubernetes(error),
+            other => Self::Words(other.to_string()),
+        }
+    }
 }
 
 /// A Secret that members mount, as it is now.
@@ -154,13 +165,14 @@ async fn signing(api: &Api<Secret>, cluster: &EtcdCluster, role: Role) -> Result
         .map_err(Refused::Words)
 }
 
-/// Makes what is missing, renews what is due; with `next`, hands out certificates of another authority.
+/// Makes what is missing, renews what is due; with `next`, hands out certificates of another authority, if the guards hold then.
 pub(crate) async fn issue(
     shared: &Shared,
     key: &Key,
     cluster: &EtcdCluster,
     intent: &Intent,
     next: bool,
+    guards: &[Guard],
 ) -> Result<(), Refused> {
     let api: Api<Secret> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     let now = Timestamp::now();
@@ -222,14 +234,15 @@ pub(crate) async fn issue(
         }
         if another {
             // Of what is handed out really: the authority may be another one since the plan was made.
-            let all_trust = Guard::AllTrust {
+            let all_trust = Guard::Fact(Fact::AllTrust {
                 authorities: one.role.authorities(&names),
                 before: handed
                     .as_ref()
                     .map(|handed| one.role.authorities(&handed.issued))
                     .unwrap_or_default(),
-            };
-            must_hold(shared, key, cluster, intent, Vec::new(), &[all_trust]).await?;
+            });
+            let guards: Vec<Guard> = guards.iter().cloned().chain([all_trust]).collect();
+            must_hold(shared, key, cluster, intent, Vec::new(), &guards).await?;
         }
         let mut trusted = bundles.get(one.role.side()).cloned().unwrap_or_default();
         trusted.extend(vouching);
@@ -356,24 +369,33 @@ async fn must_hold(
     secrets: Vec<SecretNow>,
     guards: &[Guard],
 ) -> Result<(), Refused> {
-    let mut fresh = Fresh {
-        secrets: Some(secrets),
-        ..Fresh::default()
+    let fresh = Fresh {
+        object: None,
+        facts: Facts {
+            secrets: Some(secrets),
+            ..Facts::default()
+        },
     };
-    for guard in guards {
-        loop {
-            match guard.check(&fresh, intent) {
-                Check::Holds => break,
-                Check::Refused(why) => return Err(Refused::Guard(why)),
-                Check::Unread(Need::Pods) => {
-                    let pods = crate::carry_out::pods(shared, key, cluster).await?;
-                    fresh.pods = Some(pods);
-                }
-                Check::Unread(need) => return Err(Refused::Guard(format!("{need:?} is not known here"))),
-            }
+    hold(guards, fresh, intent, &mut Pods { shared, key, cluster }).await
+}
+
+/// Reads the pods of a cluster; the Secrets were read before.
+struct Pods<'a> {
+    shared: &'a Shared,
+    key: &'a Key,
+    cluster: &'a EtcdCluster,
+}
+
+impl Reader<Fact> for Pods<'_> {
+    type Error = Refused;
+
+    async fn read(&mut self, need: Need, fresh: &mut Fresh) -> Result<(), Refused> {
+        if need != Need::Fact(FactNeed::Pods) {
+            return Err(Refused::Guard(format!("{need:?} is not known here")));
         }
+        fresh.facts.pods = Some(crate::carry_out::pods(self.shared, self.key, self.cluster).await?);
+        Ok(())
     }
-    Ok(())
 }
 
 /// Lets the Secrets say who is trusted.

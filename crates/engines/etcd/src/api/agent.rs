@@ -8,9 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::etcd_backup::{BackupRecord, RestorablePoint, Verify};
 use crate::api::etcd_restore::RestoreTo;
-pub use stateward_core::agent::{
-    Failure, LISTEN, Mounts, OUTCOME, PROGRESS_PORT, Place, Retention, TASK, TERMINATION_LOG,
-};
+pub use stateward_core::agent::{LISTEN, Mounts, OUTCOME, PROGRESS_PORT, Place, Retention, TASK, TERMINATION_LOG};
+
+stateward_core::failure_reasons! {
+    // Of the store.
+    AccessDenied BucketMissing BackupMissing StoreUnreachable StoreFull TimedOut Interrupted SecretInvalid StoreInvalid
+    StoreFailed
+    // Of a file in it.
+    BackupChanged BackupCorrupt KeyInvalid KeyMissing PointMissing WrongKey
+    // Of etcd.
+    EndpointInvalid EtcdCorrupt EtcdDenied EtcdFailed EtcdUnhealthy EtcdUnreachable OtherCluster SnapshotIncomplete
+    // Of the pod.
+    ListenFailed RestoreFailed ScratchFailed ToolMissing ToolTooOld VolumeFailed VolumeFull
+}
+
+/// Why an agent failed, and what to do.
+pub type Failure = stateward_core::agent::Failure<FailureReason>;
 
 /// One piece of work for one container.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -242,11 +255,16 @@ mod tests {
         let text = serde_json::to_string(&task).unwrap();
         assert_eq!(serde_json::from_str::<Task>(&text).unwrap(), task);
         let outcome = Outcome::Failed(Failure {
-            reason: "AccessDenied".into(),
+            reason: FailureReason::AccessDenied,
             message: "the store refused the credentials".into(),
             retry: false,
         });
         let text = serde_json::to_string(&outcome).unwrap();
+        assert!(text.contains(r#""reason":"AccessDenied""#), "{text}");
         assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
+        // An agent of another version may report a reason that is not known here.
+        let other: Failure = serde_json::from_str(r#"{"reason": "Newer", "message": "", "retry": true}"#).unwrap();
+        assert_eq!(other.reason, FailureReason::Other("Newer".into()));
+        assert_eq!(other.reason.as_str(), "Newer");
     }
 }

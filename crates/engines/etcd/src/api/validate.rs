@@ -1,6 +1,6 @@
 //! What the schema cannot say, or could not say when an object was stored: checked before a spec is acted on.
 //!
-//! A spec with a problem touches nothing; the words reach the status (design rule 8).
+//! A spec with a problem touches nothing; the words reach the status (rule 8 in docs/rules.md).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

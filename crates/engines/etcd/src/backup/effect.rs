@@ -4,6 +4,8 @@ use std::fmt;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use stateward_core::guard::{Guard, NoFact};
+
 use crate::cluster::{Note, Uid};
 
 /// One step.
@@ -20,6 +22,18 @@ pub enum Effect {
     ForgetPod { name: String, uid: Uid },
     /// Tell the user, as a Kubernetes Event on the EtcdBackup.
     Tell(Note),
+}
+
+impl Effect {
+    /// What must hold when it is executed. `object`: the UID of what it is planned for.
+    pub fn guards(&self, object: &Uid) -> Vec<Guard<NoFact>> {
+        match self {
+            Self::SetFinalizers(_) => vec![Guard::Uid(object.clone()), Guard::Unmodified],
+            Self::CreatePod(_) => vec![Guard::Absent],
+            Self::DeletePod { uid, .. } | Self::ForgetPod { uid, .. } => vec![Guard::Uid(uid.clone())],
+            Self::Tell(_) => Vec::new(),
+        }
+    }
 }
 
 impl fmt::Display for Effect {

@@ -31,7 +31,9 @@ pub(super) fn report(view: &View<'_>, old: &EtcdBackupStatus, status: &mut EtcdB
         None if failing => {
             let said = conditions::get(&old.conditions, types::DEGRADED);
             let said = said.filter(|said| said.status == ConditionStatus::True);
-            let reason = said.map_or(Reason::BackupFailed.into(), |said| Cause::OfAgent(said.reason.clone()));
+            let reason = said.map_or(Reason::BackupFailed.into(), |said| {
+                Cause::OfAgent(said.reason.clone().into())
+            });
             (ConditionStatus::True, reason, status.reason.clone())
         }
         None => (ConditionStatus::False, Reason::AsExpected.into(), String::new()),

@@ -1,7 +1,7 @@
 //! Given an object and what was seen, when a round is planned, then this is done and said.
 
 use crate::api::EtcdBackup;
-use crate::api::agent::{BackedUp, Failure, Outcome, Progress, Proven, TASK, Task};
+use crate::api::agent::{BackedUp, Failure, FailureReason, Outcome, Progress, Proven, TASK, Task};
 use crate::api::etcd_backup::{AttemptKind, BackupRecord, EtcdBackupStatus, RestorablePoint, Verify};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ fn record(location: &str) -> BackupRecord {
 
 fn failure() -> Outcome {
     Outcome::Failed(Failure {
-        reason: "AccessDenied".into(),
+        reason: FailureReason::AccessDenied,
         message: "the store refused the credentials".into(),
         retry: false,
     })

@@ -12,7 +12,7 @@ use crate::api::etcd_restore::RestoreSource;
 use super::Reason;
 use super::world::{Alarm, Authority, ClusterId, DataHash, LaunchKind, MemberId, MemberName, TlsStage, Uid};
 
-/// One step.
+/// One step. What it writes to Kubernetes is in its [`Order`](super::Order).
 #[allow(missing_docs, reason = "the fields are named for what they are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -216,7 +216,7 @@ impl fmt::Display for Effect {
                 version,
                 ..
             } => {
-                write!(f, "create pod {member} ({:?}, etcd {version})", launch.kind())
+                write!(f, "create pod {member} ({}, etcd {version})", launch.kind())
             }
             Self::TryPod { member, version, .. } => write!(f, "try pod {member} (etcd {version}) without making it"),
             Self::CheckNodesEnded { nodes } => {

@@ -45,11 +45,7 @@ pub fn pod(pod: &core::Pod) -> Pod {
         metadata: text(ANNOTATION_METADATA),
         launch: launch::kind(annotations),
         initial_cluster: launch::members(annotations),
-        tls: match text(launch::TLS).as_str() {
-            "On" => TlsStage::On,
-            "Prepared" => TlsStage::Prepared,
-            _ => TlsStage::Off,
-        },
+        tls: TlsStage::parse(&text(launch::TLS)).unwrap_or_default(),
         trusts: annotations.get(launch::TRUSTS).map(|all| {
             let names = all.split(',').filter(|name| !name.is_empty());
             names.map(str::to_owned).collect()

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use stateward_core::ObjectVersion;
-pub use stateward_core::guard::{FRESH_FOR, Precondition};
+pub use stateward_core::guard::{Check, FRESH_FOR, Precondition, check, precondition};
 
 use super::effect::{Effect, Launch, Stop};
 use super::intent::Intent;
@@ -15,25 +15,24 @@ use super::record::Record;
 use super::world::{Authority, ClusterId, DataHash, Listed, MemberId, MemberList, MemberName, Uid, World};
 
 /// One condition of an effect.
+pub type Guard = stateward_core::guard::Guard<Fact>;
+
+/// What was read past all caches.
+pub type Fresh = stateward_core::guard::Fresh<Facts>;
+
+/// What must be read.
+pub type Need = stateward_core::guard::Need<FactNeed>;
+
+/// A condition that only etcd has.
 #[allow(missing_docs, reason = "the fields are named for what they are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Guard {
-    /// The EtcdCluster is the very version that was planned with: its spec, and what its status remembers.
-    ClusterUnchanged(ObjectVersion),
+pub enum Fact {
     /// No EtcdRestore of this cluster waits: it would begin empty beside it.
     NoRestoreWaits,
     /// No pod of another member is there: a new cluster never starts beside the old one.
     Alone { member: MemberName },
     /// The Secrets name the authorities that the pod is made to trust.
     StillTrusted { bundle: BTreeSet<Authority> },
-    /// The pod has this UID. The API server checks it with the request.
-    PodUid(Uid),
-    /// The claim has this UID. The API server checks it with the request.
-    ClaimUid(Uid),
-    /// The EtcdBackup has this UID. The API server checks it with the request.
-    BackupUid(Uid),
-    /// The object was not modified since it was observed. The API server checks it with the request.
-    Unmodified,
     /// The member's pod is this one, or is still absent.
     PodIs { member: MemberName, uid: Option<Uid> },
     /// The member's claim is this one, or is still absent.
@@ -61,13 +60,11 @@ pub enum Guard {
         authorities: BTreeSet<Authority>,
         seen: BTreeSet<Uid>,
     },
-    /// The status is written onto the version of the EtcdCluster that it was planned from. The API server checks it.
-    RecordUnmodified,
     /// The EtcdRestore that is taken up is still there, and not complete.
     RestoreAsked { name: String, uid: Uid },
 }
 
-/// The name of a guard.
+/// The name of a guard. What the API server checks is named by the object that it is checked of.
 #[allow(missing_docs, reason = "they are those of the guards")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -92,11 +89,9 @@ pub enum Kind {
     RestoreAsked,
 }
 
-/// What was read past all caches. `None`: not read.
+/// What was read. `None`: not read.
 #[derive(Clone, Debug, Default)]
-pub struct Fresh {
-    /// The EtcdCluster; `Some(None)`: it is gone.
-    pub cluster: Option<Option<ObjectVersion>>,
+pub struct Facts {
     /// The names of the EtcdRestores that a user made for this cluster and that are not complete.
     pub waiting_restores: Option<Vec<String>>,
     /// The UID of the EtcdRestore that is taken up; `Some(None)`: it is gone, being deleted, or complete.
@@ -162,10 +157,9 @@ pub enum SecretRole {
 }
 
 /// A fact that must be read.
-#[allow(missing_docs, reason = "they are those of `Fresh`")]
+#[allow(missing_docs, reason = "they are those of `Facts`")]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Need {
-    Cluster,
+pub enum FactNeed {
     WaitingRestores,
     Restore(String),
     Pods,
@@ -177,16 +171,13 @@ pub enum Need {
     Secrets,
 }
 
-/// What came of a guard.
-pub type Check = stateward_core::guard::Check<Need>;
-
 /// The guards of an effect that was planned with this version of the EtcdCluster and this world.
 pub fn guards(effect: &Effect, cluster: &ObjectVersion, world: &World) -> Vec<Guard> {
-    let unchanged = || Guard::ClusterUnchanged(cluster.clone());
+    let unchanged = || Guard::Unchanged(cluster.clone());
     match effect {
         Effect::CreatePod { member, launch, .. } => {
             let mut guards = match launch {
-                Launch::Seed { .. } | Launch::Static { .. } => vec![unchanged(), Guard::NoRestoreWaits],
+                Launch::Seed { .. } | Launch::Static { .. } => vec![unchanged(), Fact::NoRestoreWaits.into()],
                 // A member comes back only into the cluster that it was in: not while, or after, that one was replaced.
                 Launch::Sealed => vec![unchanged()],
                 Launch::ForceNew | Launch::Restore { .. } => vec![unchanged(), alone(member)],
@@ -194,65 +185,66 @@ pub fn guards(effect: &Effect, cluster: &ObjectVersion, world: &World) -> Vec<Gu
                 Launch::Join { .. } => Vec::new(),
             };
             guards.extend(still_trusted(world));
+            guards.push(Guard::Absent);
             guards
         }
-        Effect::SealPod { uid, .. } | Effect::RelabelPod { uid, .. } => vec![Guard::PodUid(uid.clone())],
+        Effect::CreateClaim { .. } => vec![Guard::Absent],
+        Effect::SealPod { uid, .. } | Effect::RelabelPod { uid, .. } => vec![Guard::Uid(uid.clone())],
         Effect::DeletePod { uid, how, .. } => match how {
             // A pod that was seen not to run may run by now.
-            Stop::Restart => vec![unchanged(), Guard::PodUid(uid.clone()), Guard::Unmodified],
+            Stop::Restart => vec![unchanged(), Guard::Uid(uid.clone()), Guard::Unmodified],
             Stop::Gone | Stop::Hibernate | Stop::Replaced | Stop::Force => {
-                vec![unchanged(), Guard::PodUid(uid.clone())]
+                vec![unchanged(), Guard::Uid(uid.clone())]
             }
         },
         Effect::DeleteClaim { member, uid, cluster } => {
             let (member, cluster) = (member.clone(), *cluster);
-            let out = Guard::OutOfList { member, cluster };
-            vec![unchanged(), out, Guard::ClaimUid(uid.clone())]
+            let out = Fact::OutOfList { member, cluster };
+            vec![unchanged(), out.into(), Guard::Uid(uid.clone())]
         }
         Effect::DeleteUnstartedClaim { member, uid, cluster } => {
             let (member, cluster) = (member.clone(), *cluster);
-            let unstarted = Guard::Unstarted { member, cluster };
-            vec![unchanged(), unstarted, Guard::ClaimUid(uid.clone())]
+            let unstarted = Fact::Unstarted { member, cluster };
+            vec![unchanged(), unstarted.into(), Guard::Uid(uid.clone())]
         }
-        Effect::GrowClaim { uid, .. } => vec![Guard::ClaimUid(uid.clone())],
+        Effect::GrowClaim { uid, .. } => vec![Guard::Uid(uid.clone())],
         Effect::RemoveMember { member, pod, claim, .. } => {
             let (pod, claim) = (pod.clone(), claim.clone());
-            let pod = Guard::PodIs {
+            let pod = Fact::PodIs {
                 member: member.clone(),
                 uid: pod,
             };
-            let claim = Guard::ClaimIs {
+            let claim = Fact::ClaimIs {
                 member: member.clone(),
                 uid: claim,
             };
-            vec![unchanged(), pod, claim]
+            vec![unchanged(), pod.into(), claim.into()]
         }
         Effect::ReleaseMember { .. } => vec![unchanged()],
         Effect::IssueCertificates { next: true } => world.trust.iter().map(all_trust).collect(),
         Effect::TrustAuthorities { authorities } => {
             let seen = world.pods.values().map(|pod| pod.uid.clone()).collect();
             vec![
-                Guard::VouchersStay {
+                Guard::Fact(Fact::VouchersStay {
                     authorities: authorities.clone(),
-                },
-                Guard::AllSeen {
+                }),
+                Guard::Fact(Fact::AllSeen {
                     authorities: authorities.clone(),
                     seen,
-                },
+                }),
             ]
         }
-        Effect::CompareAgain { hashes, cluster } => vec![Guard::SameData {
+        Effect::CompareAgain { hashes, cluster } => vec![Guard::Fact(Fact::SameData {
             hashes: hashes.clone(),
             cluster: *cluster,
-        }],
-        Effect::CheckNodesEnded { nodes } => vec![Guard::NodesEnded { nodes: nodes.clone() }],
+        })],
+        Effect::CheckNodesEnded { nodes } => vec![Guard::Fact(Fact::NodesEnded { nodes: nodes.clone() })],
         // Its files may go with it.
-        Effect::DropBackup { uid } => vec![unchanged(), Guard::BackupUid(uid.clone())],
-        // What creates something fails where the name is taken; what asks etcd asks only members of that cluster ID.
+        Effect::DropBackup { uid } => vec![unchanged(), Guard::Uid(uid.clone())],
+        // What asks etcd asks only members of that cluster ID.
         Effect::ApplyPeerService
         | Effect::ApplyClientService
         | Effect::ApplyBudget
-        | Effect::CreateClaim { .. }
         | Effect::TryPod { .. }
         | Effect::AddMember { .. }
         | Effect::Promote { .. }
@@ -275,57 +267,34 @@ pub fn guards(effect: &Effect, cluster: &ObjectVersion, world: &World) -> Vec<Gu
 
 /// The guards of the record that is written before the effects.
 pub fn record_guards(before: &Record, after: &Record) -> Vec<Guard> {
-    let mut guards = vec![Guard::RecordUnmodified];
-    guards.extend(after.begins_restore(before).map(|restore| Guard::RestoreAsked {
-        name: restore.name.clone(),
-        uid: restore.uid.clone(),
+    // The status is written onto the version of the EtcdCluster that it was planned from.
+    let mut guards = vec![Guard::Unmodified];
+    guards.extend(after.begins_restore(before).map(|restore| {
+        Guard::Fact(Fact::RestoreAsked {
+            name: restore.name.clone(),
+            uid: restore.uid.clone(),
+        })
     }));
     guards
 }
 
 fn alone(member: &MemberName) -> Guard {
-    Guard::Alone { member: member.clone() }
+    Guard::Fact(Fact::Alone { member: member.clone() })
 }
 
 /// With Secrets that the user keeps, a pod mounts whatever they hold.
 fn still_trusted(world: &World) -> Option<Guard> {
     let trust = world.trust.as_ref().filter(|trust| trust.managed)?;
-    Some(Guard::StillTrusted {
+    Some(Guard::Fact(Fact::StillTrusted {
         bundle: trust.bundle.clone(),
-    })
+    }))
 }
 
 fn all_trust(trust: &super::world::Trust) -> Guard {
-    Guard::AllTrust {
+    Guard::Fact(Fact::AllTrust {
         authorities: trust.wanted.clone(),
         before: trust.issued.clone(),
-    }
-}
-
-/// What of the guards goes with the request to the API server.
-pub fn precondition(guards: &[Guard]) -> Precondition {
-    let mut all = Precondition::default();
-    for guard in guards {
-        match guard {
-            Guard::PodUid(uid) | Guard::ClaimUid(uid) | Guard::BackupUid(uid) => all.uid = Some(uid.clone()),
-            Guard::Unmodified | Guard::RecordUnmodified => all.unmodified = true,
-            Guard::ClusterUnchanged(_)
-            | Guard::NoRestoreWaits
-            | Guard::Alone { .. }
-            | Guard::StillTrusted { .. }
-            | Guard::PodIs { .. }
-            | Guard::ClaimIs { .. }
-            | Guard::OutOfList { .. }
-            | Guard::Unstarted { .. }
-            | Guard::SameData { .. }
-            | Guard::NodesEnded { .. }
-            | Guard::AllTrust { .. }
-            | Guard::VouchersStay { .. }
-            | Guard::AllSeen { .. }
-            | Guard::RestoreAsked { .. } => {}
-        }
-    }
-    all
+    })
 }
 
 impl Kind {
@@ -353,82 +322,95 @@ impl Kind {
     ];
 }
 
-impl Guard {
-    /// Its name.
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::ClusterUnchanged(_) => Kind::ClusterUnchanged,
-            Self::NoRestoreWaits => Kind::NoRestoreWaits,
-            Self::Alone { .. } => Kind::Alone,
-            Self::StillTrusted { .. } => Kind::StillTrusted,
-            Self::PodUid(_) => Kind::PodUid,
-            Self::ClaimUid(_) => Kind::ClaimUid,
-            Self::BackupUid(_) => Kind::BackupUid,
-            Self::Unmodified => Kind::Unmodified,
-            Self::PodIs { .. } => Kind::PodIs,
-            Self::ClaimIs { .. } => Kind::ClaimIs,
-            Self::OutOfList { .. } => Kind::OutOfList,
-            Self::Unstarted { .. } => Kind::Unstarted,
-            Self::SameData { .. } => Kind::SameData,
-            Self::NodesEnded { .. } => Kind::NodesEnded,
-            Self::AllTrust { .. } => Kind::AllTrust,
-            Self::VouchersStay { .. } => Kind::VouchersStay,
-            Self::AllSeen { .. } => Kind::AllSeen,
-            Self::RecordUnmodified => Kind::RecordUnmodified,
-            Self::RestoreAsked { .. } => Kind::RestoreAsked,
+/// The name of a guard, of an effect or of the record (`None`). `None`: the request itself is the guard, and cannot be without.
+pub fn kind(effect: Option<&Effect>, guard: &Guard) -> Option<Kind> {
+    let fact = match guard {
+        Guard::Unchanged(_) => return Some(Kind::ClusterUnchanged),
+        Guard::Absent => return None,
+        Guard::Uid(_) => return Some(uid_of(effect)),
+        Guard::Unmodified => {
+            return Some(effect.map_or(Kind::RecordUnmodified, |_| Kind::Unmodified));
         }
-    }
+        Guard::Fact(fact) => fact,
+    };
+    Some(match fact {
+        Fact::NoRestoreWaits => Kind::NoRestoreWaits,
+        Fact::Alone { .. } => Kind::Alone,
+        Fact::StillTrusted { .. } => Kind::StillTrusted,
+        Fact::PodIs { .. } => Kind::PodIs,
+        Fact::ClaimIs { .. } => Kind::ClaimIs,
+        Fact::OutOfList { .. } => Kind::OutOfList,
+        Fact::Unstarted { .. } => Kind::Unstarted,
+        Fact::SameData { .. } => Kind::SameData,
+        Fact::NodesEnded { .. } => Kind::NodesEnded,
+        Fact::AllTrust { .. } => Kind::AllTrust,
+        Fact::VouchersStay { .. } => Kind::VouchersStay,
+        Fact::AllSeen { .. } => Kind::AllSeen,
+        Fact::RestoreAsked { .. } => Kind::RestoreAsked,
+    })
+}
 
-    /// Whether it holds by what was read, or what must be read to say so.
-    pub fn check(&self, fresh: &Fresh, intent: &Intent) -> Check {
-        self.evaluate(fresh, intent).unwrap_or_else(Check::Unread)
+/// What has the UID.
+fn uid_of(effect: Option<&Effect>) -> Kind {
+    let claim = |effect: &Effect| {
+        matches!(
+            effect,
+            Effect::DeleteClaim { .. } | Effect::DeleteUnstartedClaim { .. } | Effect::GrowClaim { .. }
+        )
+    };
+    match effect {
+        Some(Effect::DropBackup { .. }) => Kind::BackupUid,
+        Some(effect) if claim(effect) => Kind::ClaimUid,
+        Some(_) | None => Kind::PodUid,
     }
+}
 
-    fn evaluate(&self, fresh: &Fresh, intent: &Intent) -> Result<Check, Need> {
+impl stateward_core::guard::Fact for Fact {
+    type Facts = Facts;
+    type Need = FactNeed;
+    type Context = Intent;
+
+    fn check(&self, facts: &Facts, intent: &Intent) -> Check<FactNeed> {
+        self.evaluate(facts, intent).unwrap_or_else(Check::Unread)
+    }
+}
+
+impl Fact {
+    fn evaluate(&self, facts: &Facts, intent: &Intent) -> Result<Check<FactNeed>, FactNeed> {
         Ok(match self {
-            Self::ClusterUnchanged(planned) => {
-                let now = fresh.cluster.as_ref().ok_or(Need::Cluster)?;
-                Check::that(now.as_ref() == Some(planned), || {
-                    "the EtcdCluster has changed meanwhile".into()
-                })
-            }
             Self::NoRestoreWaits => {
-                let restores = fresh.waiting_restores.as_ref().ok_or(Need::WaitingRestores)?;
+                let restores = facts.waiting_restores.as_ref().ok_or(FactNeed::WaitingRestores)?;
                 let Some(name) = restores.first() else {
                     return Ok(Check::Holds);
                 };
                 // With a pod there the cluster has begun already, and its other first members must come.
-                let has_begun = !fresh.pods.as_ref().ok_or(Need::Pods)?.is_empty();
+                let has_begun = !facts.pods.as_ref().ok_or(FactNeed::Pods)?.is_empty();
                 Check::that(has_begun, || format!("EtcdRestore {name} of this cluster waits"))
             }
             Self::RestoreAsked { name, uid } => {
-                let now = fresh.restore.as_ref().ok_or_else(|| Need::Restore(name.clone()))?;
+                let now = facts.restore.as_ref().ok_or_else(|| FactNeed::Restore(name.clone()))?;
                 Check::that(now.as_ref() == Some(uid), || {
                     format!("EtcdRestore {name} is gone or complete")
                 })
             }
             Self::Alone { member } => {
-                let mut pods = fresh.pods.as_ref().ok_or(Need::Pods)?.iter();
+                let mut pods = facts.pods.as_ref().ok_or(FactNeed::Pods)?.iter();
                 Check::unless(pods.find(|pod| pod.name != *member), |pod| {
                     format!("the pod {} is still there", pod.name)
                 })
             }
-            // The API server says so with the request itself.
-            Self::PodUid(_) | Self::ClaimUid(_) | Self::BackupUid(_) | Self::Unmodified | Self::RecordUnmodified => {
-                Check::Holds
-            }
             Self::PodIs { member, uid } => {
-                let now = fresh.objects.as_ref().ok_or(Need::Objects(member.clone()))?;
+                let now = facts.objects.as_ref().ok_or(FactNeed::Objects(member.clone()))?;
                 Check::that(now.pod == *uid, || format!("the pod of {member} is another one now"))
             }
             Self::ClaimIs { member, uid } => {
-                let now = fresh.objects.as_ref().ok_or(Need::Objects(member.clone()))?;
+                let now = facts.objects.as_ref().ok_or(FactNeed::Objects(member.clone()))?;
                 Check::that(now.claim == *uid, || {
                     format!("the claim of {member} is another one now")
                 })
             }
             Self::OutOfList { member, cluster } => {
-                let list = fresh.list.as_ref().ok_or(Need::List(*cluster))?;
+                let list = facts.list.as_ref().ok_or(FactNeed::List(*cluster))?;
                 if list.cluster != *cluster {
                     Check::Refused(format!("cluster {} answered instead of {cluster}", list.cluster))
                 } else {
@@ -439,52 +421,52 @@ impl Guard {
                 }
             }
             Self::Unstarted { member, cluster } => {
-                let lists = fresh.lists.as_ref().ok_or(Need::Lists(*cluster))?;
+                let lists = facts.lists.as_ref().ok_or(FactNeed::Lists(*cluster))?;
                 let unstarted = |line: &Listed| line.name.is_none() && is_member(intent, line, member);
                 let all = !lists.is_empty() && lists.iter().all(|list| list.iter().any(unstarted));
                 Check::that(all, || format!("{member} has started meanwhile"))
             }
             Self::SameData { hashes, cluster } => {
                 let ids = || hashes.keys().copied().collect();
-                let now = fresh.hashes.as_ref().ok_or_else(|| Need::Hashes(*cluster, ids()))?;
+                let now = facts.hashes.as_ref().ok_or_else(|| FactNeed::Hashes(*cluster, ids()))?;
                 Check::unless(hashes.iter().find(|(id, was)| now.get(id) != Some(was)), |(id, was)| {
                     let is = now.get(id).map_or("not to be compared".to_owned(), ToString::to_string);
                     format!("the data of member {id} was {was} and is {is}")
                 })
             }
             Self::NodesEnded { nodes } => {
-                let ended = fresh.ended_nodes.as_ref();
-                let ended = ended.ok_or_else(|| Need::EndedNodes(nodes.clone()))?;
+                let ended = facts.ended_nodes.as_ref();
+                let ended = ended.ok_or_else(|| FactNeed::EndedNodes(nodes.clone()))?;
                 Check::unless(nodes.difference(ended).next(), |node| {
                     format!("the node {node} is back")
                 })
             }
             Self::StillTrusted { bundle } => {
-                let mut secrets = fresh.secrets.as_ref().ok_or(Need::Secrets)?.iter();
+                let mut secrets = facts.secrets.as_ref().ok_or(FactNeed::Secrets)?.iter();
                 Check::unless(secrets.find(|secret| !secret.agrees(bundle)), |secret| {
                     format!("the Secret {} names other authorities now", secret.name)
                 })
             }
             Self::AllTrust { authorities, before } => {
-                let mut pods = fresh.pods.as_ref().ok_or(Need::Pods)?.iter();
+                let mut pods = facts.pods.as_ref().ok_or(FactNeed::Pods)?.iter();
                 let trusts = |pod: &&PodNow| authorities.is_subset(pod.trusts.as_ref().unwrap_or(before));
                 Check::unless(pods.find(|pod| !trusts(pod)), |pod| {
                     format!("{} does not trust the new authority yet", pod.name)
                 })
             }
             Self::VouchersStay { authorities } => {
-                let mut secrets = fresh.secrets.as_ref().ok_or(Need::Secrets)?.iter();
+                let mut secrets = facts.secrets.as_ref().ok_or(FactNeed::Secrets)?.iter();
                 Check::unless(secrets.find(|secret| !secret.issued.is_subset(authorities)), |secret| {
                     let name = &secret.name;
                     format!("the certificate in the Secret {name} is of an authority that would be dropped")
                 })
             }
             Self::AllSeen { authorities, seen } => {
-                let mut secrets = fresh.secrets.as_ref().ok_or(Need::Secrets)?.iter();
+                let mut secrets = facts.secrets.as_ref().ok_or(FactNeed::Secrets)?.iter();
                 if secrets.all(|secret| secret.bundle.is_subset(authorities)) {
                     return Ok(Check::Holds);
                 }
-                let mut pods = fresh.pods.as_ref().ok_or(Need::Pods)?.iter();
+                let mut pods = facts.pods.as_ref().ok_or(FactNeed::Pods)?.iter();
                 Check::unless(pods.find(|pod| !seen.contains(&pod.uid)), |pod| {
                     format!("the pod {} was not looked at", pod.name)
                 })

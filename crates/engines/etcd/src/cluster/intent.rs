@@ -1,8 +1,10 @@
 //! What the user wants, read from the spec once and checked. A spec that cannot be followed is refused here, in words.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::api::etcd_cluster::Bootstrap;
 use crate::api::etcd_cluster::{self as api, OnQuorumLoss};
 use crate::api::validate::Problem;
 use crate::api::{EtcdCluster, EtcdVersion, names};
@@ -16,8 +18,12 @@ use super::world::{MemberName, Uid};
 const IGNORE_OLD_CLAIMS: &str = "stateward.dev/ignore-old-claims";
 
 /// The user's wishes as decisions need them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Intent {
+    /// The EtcdCluster without its status, for the manifests.
+    pub cluster: Arc<EtcdCluster>,
+    /// The image with the `stateward` program, for a member that starts from a backup.
+    pub agent_image: String,
     /// Where.
     pub namespace: String,
     /// The cluster's name.
@@ -106,15 +112,6 @@ pub struct ServiceHashes {
     pub budget: String,
 }
 
-/// How the first members come to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bootstrap {
-    /// One first member, the others join it.
-    SeedThenJoin,
-    /// All at once.
-    Parallel,
-}
-
 /// Where data lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
@@ -185,6 +182,12 @@ impl Intent {
                 .unwrap_or_default()
         };
         Ok(Self {
+            cluster: Arc::new(EtcdCluster {
+                metadata: cluster.metadata.clone(),
+                spec: spec.clone(),
+                status: None,
+            }),
+            agent_image: String::new(),
             namespace: cluster.namespace().to_owned(),
             name: cluster.name().to_owned(),
             uid: Uid(cluster.metadata.uid.clone().unwrap_or_default()),
@@ -196,10 +199,7 @@ impl Intent {
             })?,
             paused: spec.paused,
             hibernate: spec.hibernate,
-            bootstrap: match spec.bootstrap.unwrap_or_default() {
-                api::Bootstrap::SeedThenJoin => Bootstrap::SeedThenJoin,
-                api::Bootstrap::Parallel => Bootstrap::Parallel,
-            },
+            bootstrap: spec.bootstrap.unwrap_or_default(),
             storage,
             tls: cluster.tls().peers(),
             client_tls: cluster.tls().clients(),

@@ -1,7 +1,8 @@
 //! Members that are in the list and not yet full members: start them one after another, promote them when they have
 //! caught up.
 //!
-//! One at a time, since two members that start with `existing` at the same moment wait for each other's answer (etcd.md).
+//! One at a time, since two members that start with `existing` at the same moment wait for each other's answer
+//! (docs/etcd-facts.md).
 
 use super::members::{Fate, Proof, initial_cluster, owner, says_no_data};
 use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, Reason, SOON, Step, Stop, View, Work, pods};

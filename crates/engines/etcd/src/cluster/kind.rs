@@ -7,14 +7,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_core::conditions::{self, types};
 use stateward_core::kind::{Action, Kind, Plan, Trouble};
 
-use super::{Effect, Intent, LATER, Reason, Record, Report, World, status};
+use super::{Effect, Intent, LATER, Order, Reason, Record, Report, World, status};
 
 /// EtcdCluster.
 pub struct Cluster;
 
 /// What an operator decides where an EtcdCluster says nothing.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
+    /// The image with the `stateward` program.
+    pub agent_image: String,
     /// Clusters that say nothing of storage keep their data only as long as their pods live, as with the old operator.
     pub ephemeral_by_default: bool,
 }
@@ -28,7 +30,7 @@ impl Kind for Cluster {
     type Memory = Record;
     type World = World;
     type Report = Report;
-    type Action = Effect;
+    type Action = Order;
     type Settings = Settings;
 
     fn memory(status: &EtcdClusterStatus) -> Record {
@@ -37,17 +39,21 @@ impl Kind for Cluster {
 
     fn intent(cluster: &EtcdCluster, record: &Record, settings: &Settings) -> Result<Intent, String> {
         match Intent::of(cluster, settings.ephemeral_by_default) {
-            Ok(intent) => Ok(intent.at(record)),
+            Ok(intent) => Ok(Intent {
+                agent_image: settings.agent_image.clone(),
+                ..intent.at(record)
+            }),
             Err(problem) => Err(problem.to_string()),
         }
     }
 
     fn plan(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan<Self> {
         let plan = super::plan(intent, record, world, now);
+        let effects = plan.effects.into_iter();
         Plan {
             memory: plan.record,
             report: plan.report,
-            actions: plan.effects,
+            actions: effects.map(|effect| Order::of(effect, intent, world)).collect(),
             // The driver is told by itself when a silent member speaks.
             wake: plan
                 .wake
@@ -163,51 +169,51 @@ fn group(effect: &Effect) -> Group {
     }
 }
 
-impl Action for Effect {
+impl Action for Order {
     fn name(&self) -> &'static str {
-        match self {
-            Self::ApplyPeerService | Self::ApplyClientService => "apply_service",
-            Self::ApplyBudget => "apply_budget",
-            Self::CreateClaim { .. } => "create_claim",
-            Self::CreatePod { .. } => "create_pod",
-            Self::TryPod { .. } => "try_pod",
-            Self::CheckNodesEnded { .. } => "check_nodes",
-            Self::SealPod { .. } => "seal_pod",
-            Self::RelabelPod { .. } => "relabel_pod",
-            Self::DeletePod { .. } => "delete_pod",
-            Self::DeleteClaim { .. } | Self::DeleteUnstartedClaim { .. } => "delete_claim",
-            Self::GrowClaim { .. } => "grow_claim",
-            Self::AddMember { .. } => "add_member",
-            Self::Promote { .. } => "promote",
-            Self::RemoveMember { .. } => "remove_member",
-            Self::ReleaseMember { .. } => "release_member",
-            Self::UpdatePeerUrl { .. } => "update_peer_url",
-            Self::MoveLeader { .. } => "move_leader",
-            Self::Compact { .. } => "compact",
-            Self::Defragment { .. } => "defragment",
-            Self::CompareAgain { .. } => "compare_again",
-            Self::Disarm { .. } => "disarm",
-            Self::EnableDowngrade { .. } => "enable_downgrade",
-            Self::CancelDowngrade { .. } => "cancel_downgrade",
-            Self::IssueCertificates { .. } => "issue_certificates",
-            Self::RequestCertificates => "request_certificates",
-            Self::RenewAuthority => "renew_authority",
-            Self::TrustAuthorities { .. } => "trust_authorities",
-            Self::TakeBackup { .. } => "take_backup",
-            Self::ApplyBackup => "apply_backup",
-            Self::DropBackup { .. } => "drop_backup",
-            Self::RequestRestore { .. } => "request_restore",
-            Self::Tell(_) => "tell",
+        match self.effect {
+            Effect::ApplyPeerService | Effect::ApplyClientService => "apply_service",
+            Effect::ApplyBudget => "apply_budget",
+            Effect::CreateClaim { .. } => "create_claim",
+            Effect::CreatePod { .. } => "create_pod",
+            Effect::TryPod { .. } => "try_pod",
+            Effect::CheckNodesEnded { .. } => "check_nodes",
+            Effect::SealPod { .. } => "seal_pod",
+            Effect::RelabelPod { .. } => "relabel_pod",
+            Effect::DeletePod { .. } => "delete_pod",
+            Effect::DeleteClaim { .. } | Effect::DeleteUnstartedClaim { .. } => "delete_claim",
+            Effect::GrowClaim { .. } => "grow_claim",
+            Effect::AddMember { .. } => "add_member",
+            Effect::Promote { .. } => "promote",
+            Effect::RemoveMember { .. } => "remove_member",
+            Effect::ReleaseMember { .. } => "release_member",
+            Effect::UpdatePeerUrl { .. } => "update_peer_url",
+            Effect::MoveLeader { .. } => "move_leader",
+            Effect::Compact { .. } => "compact",
+            Effect::Defragment { .. } => "defragment",
+            Effect::CompareAgain { .. } => "compare_again",
+            Effect::Disarm { .. } => "disarm",
+            Effect::EnableDowngrade { .. } => "enable_downgrade",
+            Effect::CancelDowngrade { .. } => "cancel_downgrade",
+            Effect::IssueCertificates { .. } => "issue_certificates",
+            Effect::RequestCertificates => "request_certificates",
+            Effect::RenewAuthority => "renew_authority",
+            Effect::TrustAuthorities { .. } => "trust_authorities",
+            Effect::TakeBackup { .. } => "take_backup",
+            Effect::ApplyBackup => "apply_backup",
+            Effect::DropBackup { .. } => "drop_backup",
+            Effect::RequestRestore { .. } => "request_restore",
+            Effect::Tell(_) => "tell",
         }
     }
 
     fn is_note(&self) -> bool {
-        matches!(self, Self::Tell(_))
+        matches!(self.effect, Effect::Tell(_))
     }
 
     fn goes_with(&self, next: &Self) -> bool {
-        let group = group(self);
-        group != Group::Alone && group == self::group(next)
+        let group = group(&self.effect);
+        group != Group::Alone && group == self::group(&next.effect)
     }
 }
 

@@ -23,6 +23,7 @@ mod kind;
 pub mod manifests;
 pub mod members;
 mod old_claims;
+mod order;
 mod pods;
 mod quorum;
 mod record;
@@ -59,11 +60,12 @@ pub use effect::{Effect, Launch, Note, Stop};
 pub use intent::{Bootstrap, Defragmentation, Intent, Recovery, ServiceHashes, Storage};
 pub use kind::{Cluster, Settings};
 use members::Member;
+pub use order::{Order, Write};
 pub use record::{
     Bootstrapped, CrashReplaced, Defragmented, LastSeen, OldClaims, OldLog, Record, Recovering, Remembered,
     RestoreStep, Restoring,
 };
-pub use report::{Health, MemberLine, Report, Role, Statement};
+pub use report::{MemberLine, Report, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
     Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, DataHash, Exit, KeptBackup, LaunchKind, Listed,

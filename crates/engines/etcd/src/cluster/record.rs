@@ -99,13 +99,7 @@ pub struct Defragmented {
 
 /// Entries of etcd 3.4 and before in the members' logs: every question to `/health` was written there, and etcd 3.6 ends
 /// at the first one ("detected disallowed v2 WAL"). They are gone once a member has made a snapshot of its own after them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OldLog {
-    /// They may be there.
-    Held,
-    /// Every member is being restarted once so that it makes that snapshot.
-    Sweeping,
-}
+pub use crate::api::etcd_cluster::OldLog;
 
 /// The record of the bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq)]

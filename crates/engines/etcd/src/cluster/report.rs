@@ -1,10 +1,11 @@
 //! What the user sees: one statement a condition, the members, and the reason for every wait (rule 7).
 
 use crate::api::EtcdVersion;
-use crate::api::etcd_cluster::Phase;
+use crate::api::etcd_cluster::{MemberHealth, MemberRole, Phase};
 
 use super::members::Fate;
 use super::record::Record;
+use super::rotation::Rotation;
 use super::trouble::Trouble;
 use super::{Doing, Reason, Step, View, Work};
 
@@ -56,34 +57,6 @@ pub struct Statement {
     pub message: String,
 }
 
-/// What a member is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// It leads.
-    Leader,
-    /// It votes.
-    Follower,
-    /// It does not vote yet.
-    Learner,
-    /// It has not said so.
-    Unknown,
-}
-
-/// How a member is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// It answers and knows a leader.
-    Healthy,
-    /// It has not answered yet.
-    Starting,
-    /// It answers and something is wrong.
-    Unhealthy,
-    /// It does not answer.
-    Unreachable,
-    /// It is proven lost.
-    Failed,
-}
-
 /// A member as the user sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberLine {
@@ -91,14 +64,14 @@ pub struct MemberLine {
     pub name: super::MemberName,
     /// Its ID.
     pub id: Option<super::MemberId>,
-    /// What it is.
-    pub role: Role,
+    /// What it is; `None`: it has not said so.
+    pub role: Option<MemberRole>,
     /// The version it said it runs.
     pub version: Option<EtcdVersion>,
     /// It is ready: it answers, votes and sees a leader.
     pub ready: bool,
     /// How it is.
-    pub health: Health,
+    pub health: MemberHealth,
     /// What is wrong with it, in words.
     pub message: String,
     /// Size of its database, rounded so that it does not change all the time.
@@ -183,7 +156,7 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
     };
     let sick: Vec<_> = members
         .iter()
-        .filter(|member| !member.ready && member.role != Role::Learner)
+        .filter(|member| !member.ready && member.role != Some(MemberRole::Learner))
         .collect();
     let degraded = if let Some(refused) = &view.refused {
         Statement::yes(Reason::VersionRefused, refused.to_string())
@@ -236,7 +209,9 @@ pub(super) fn report(view: &View<'_>, record: &Record, step: &Step, trouble: Opt
             .target
             .clone()
             .filter(|target| Some(target) != record.current.as_ref()),
-        rotation: super::rotation::rotation(view.world).map_or(String::new(), |step| format!("{step:?}")),
+        rotation: super::rotation::rotation(view.world)
+            .map_or("", Rotation::as_str)
+            .to_owned(),
     }
 }
 
@@ -252,10 +227,10 @@ fn line(view: &View<'_>, member: &super::Member<'_>) -> MemberLine {
         .map(|listed| listed.learner)
         .or(remembered.map(|member| !member.voter));
     let role = match (member.listed, learner) {
-        (Some(listed), _) if view.leader() == Some(listed.id) => Role::Leader,
-        (_, Some(true)) => Role::Learner,
-        (_, Some(false)) => Role::Follower,
-        (_, None) => Role::Unknown,
+        (Some(listed), _) if view.leader() == Some(listed.id) => Some(MemberRole::Leader),
+        (_, Some(true)) => Some(MemberRole::Learner),
+        (_, Some(false)) => Some(MemberRole::Follower),
+        (_, None) => None,
     };
     let learner = learner == Some(true);
     let ready = member.is_healthy() && member.is_voter();
@@ -279,12 +254,12 @@ fn line(view: &View<'_>, member: &super::Member<'_>) -> MemberLine {
         version: member.answer.map(|answer| answer.version.clone()),
         ready,
         health: match &member.fate {
-            Fate::Healthy => Health::Healthy,
-            Fate::Unstarted => Health::Starting,
-            Fate::Away(_) if member.answer.is_some() => Health::Unhealthy,
-            Fate::Away(_) if member.pod.is_some_and(|pod| !pod.ready && pod.restarts == 0) => Health::Starting,
-            Fate::Away(_) => Health::Unreachable,
-            Fate::Lost(_) => Health::Failed,
+            Fate::Healthy => MemberHealth::Healthy,
+            Fate::Unstarted => MemberHealth::Starting,
+            Fate::Away(_) if member.answer.is_some() => MemberHealth::Unhealthy,
+            Fate::Away(_) if member.pod.is_some_and(|pod| !pod.ready && pod.restarts == 0) => MemberHealth::Starting,
+            Fate::Away(_) => MemberHealth::Unreachable,
+            Fate::Lost(_) => MemberHealth::Failed,
         },
         message,
         db_size: member.answer.map(|answer| rounded(answer.db_size)),

@@ -42,6 +42,17 @@ pub(super) enum Rotation {
     DroppingOld,
 }
 
+impl Rotation {
+    /// The word in the status.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::TrustingBoth => "TrustingBoth",
+            Self::Reissuing => "Reissuing",
+            Self::DroppingOld => "DroppingOld",
+        }
+    }
+}
+
 /// The step that a rotation is at; `None`: there is none.
 pub(super) fn rotation(world: &World) -> Option<Rotation> {
     let trust = world.trust.as_ref().filter(|trust| trust.managed)?;

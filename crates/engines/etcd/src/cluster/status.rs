@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::api::etcd_cluster::{
     self as api, BootstrapPhase, BootstrapRecord, CrashReplacement, DefragmentationRecord, EtcdClusterStatus,
-    MemberHealth, MemberRole, MemberSeen, MemberStatus, MembersStatus, OnQuorumLoss, Phase, RecoveryPhase,
-    RecoveryRecord, RestoreRecord, TlsStatus, UpgradeRecord,
+    MemberRole, MemberSeen, MemberStatus, MembersStatus, OnQuorumLoss, Phase, RecoveryPhase, RecoveryRecord,
+    RestoreRecord, TlsStatus, UpgradeRecord,
 };
 use crate::api::etcd_restore::{ClaimRecord, RestorePhase};
 use crate::api::names;
@@ -14,12 +14,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use stateward_core::conditions::{self, Condition, ConditionStatus, types};
 
 use super::Reason;
-use super::intent::{Bootstrap, Intent};
+use super::intent::Intent;
 use super::record::{
-    Bootstrapped, CrashReplaced, Defragmented, LastSeen, OldClaims, OldLog, Record, Recovering, Remembered,
-    RestoreStep, Restoring,
+    Bootstrapped, CrashReplaced, Defragmented, LastSeen, OldClaims, Record, Recovering, Remembered, RestoreStep,
+    Restoring,
 };
-use super::report::{Health, MemberLine, Report, Role, Statement};
+use super::report::{MemberLine, Report, Statement};
 use super::world::{ClusterId, MemberId, MemberName, Uid};
 
 /// What the status remembers.
@@ -104,10 +104,7 @@ pub fn record(status: &EtcdClusterStatus) -> Record {
                 members: record.members.iter().cloned().map(MemberName).collect(),
             })
         }),
-        old_log: status.old_log.map(|log| match log {
-            api::OldLog::Held => OldLog::Held,
-            api::OldLog::Sweeping => OldLog::Sweeping,
-        }),
+        old_log: status.old_log,
         cluster_ids: if status.cluster_ids.is_empty() {
             ClusterId::from_hex(&status.cluster_id).into_iter().collect()
         } else {
@@ -283,10 +280,7 @@ pub fn status(
     });
     // Written only where it was true once: it says nothing new about other clusters.
     new.hibernating = (record.hibernating || old.hibernating.is_some()).then_some(record.hibernating);
-    new.old_log = record.old_log.map(|log| match log {
-        OldLog::Held => api::OldLog::Held,
-        OldLog::Sweeping => api::OldLog::Sweeping,
-    });
+    new.old_log = record.old_log;
     let goes_to = record
         .ready_for
         .as_ref()
@@ -335,19 +329,8 @@ fn member(line: &MemberLine) -> MemberStatus {
     MemberStatus {
         name: line.name.0.clone(),
         id: line.id.map(|id| id.to_string()).unwrap_or_default(),
-        role: match line.role {
-            Role::Leader => Some(MemberRole::Leader),
-            Role::Follower => Some(MemberRole::Follower),
-            Role::Learner => Some(MemberRole::Learner),
-            Role::Unknown => None,
-        },
-        health: match line.health {
-            Health::Healthy => MemberHealth::Healthy,
-            Health::Starting => MemberHealth::Starting,
-            Health::Unhealthy => MemberHealth::Unhealthy,
-            Health::Unreachable => MemberHealth::Unreachable,
-            Health::Failed => MemberHealth::Failed,
-        },
+        role: line.role,
+        health: line.health,
         message: line.message.clone(),
         version: line.version.as_ref().map(ToString::to_string).unwrap_or_default(),
         db_size: line.db_size.map(in_kibibytes).unwrap_or_default(),
@@ -375,10 +358,7 @@ fn member_seen((member, seen): (&MemberName, &LastSeen)) -> MemberSeen {
 
 fn bootstrap_record(old: &EtcdClusterStatus, intent: &Intent, bootstrap: &Bootstrapped, now: &Time) -> BootstrapRecord {
     let mut record = old.bootstrap.clone().unwrap_or_else(|| BootstrapRecord {
-        strategy: match intent.bootstrap {
-            Bootstrap::SeedThenJoin => crate::api::etcd_cluster::Bootstrap::SeedThenJoin,
-            Bootstrap::Parallel => crate::api::etcd_cluster::Bootstrap::Parallel,
-        },
+        strategy: intent.bootstrap,
         ephemeral: !intent.is_durable(),
         started_at: Some(now.clone()),
         ..BootstrapRecord::default()
@@ -458,6 +438,8 @@ fn restore_record(old: &EtcdClusterStatus, restore: &Restoring, now: &Time) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::etcd_cluster::MemberHealth;
+    use crate::cluster::OldLog;
 
     #[test]
     fn hibernation_is_remembered_across_releases() {
@@ -588,10 +570,10 @@ mod tests {
         let line = MemberLine {
             name: "a".into(),
             id: Some(id),
-            role: Role::Follower,
+            role: Some(MemberRole::Follower),
             version: None,
             ready: true,
-            health: Health::Healthy,
+            health: MemberHealth::Healthy,
             message: String::new(),
             db_size: None,
             db_in_use: None,

@@ -1,5 +1,5 @@
-//! Which version may follow which (etcd.md): one minor up at a time, patch levels freely, and what etcd documents as
-//! needed before.
+//! Which version may follow which (docs/etcd-facts.md): one minor up at a time, patch levels freely, and what etcd documents
+//! as needed before.
 
 use crate::api::EtcdVersion;
 

@@ -16,6 +16,8 @@ pub use stateward_core::Uid;
 pub use stateward_core::claim::Claim;
 pub use stateward_core::pod::{Blocked, Exit};
 
+use super::manifests::TrustFiles;
+
 /// The name of a member: also its pod's name, its hostname and its claim's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MemberName(pub String);
@@ -99,6 +101,8 @@ pub struct World {
     pub secrets: Secrets,
     /// The certificate authorities, with TLS.
     pub trust: Option<Trust>,
+    /// Whom a pod that is created now trusts.
+    pub trust_files: Option<TrustFiles>,
     /// When the first of the certificates that members show ends.
     pub certificates_end: Option<Timestamp>,
     /// Unused member names, drawn by the caller. The planner takes from the front.
@@ -314,33 +318,37 @@ impl DerefMut for Pod {
     }
 }
 
-/// How etcd starts in a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LaunchKind {
-    /// As the first member of a new cluster.
-    Seed,
-    /// As one of several first members that all know each other.
-    Static,
-    /// As a new member of an existing cluster.
-    Join,
-    /// Only with the data it has: without data it ends at once and says so. Every member is sealed once it takes part.
-    Sealed,
-    /// As the only member of its cluster, with its data, dropping all others.
-    ForceNew,
-    /// With the data that is made from a backup first.
-    Restore,
+stateward_core::stored_words! {
+    /// How etcd starts in a pod.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum LaunchKind {
+        /// As the first member of a new cluster.
+        Seed,
+        /// As one of several first members that all know each other.
+        Static,
+        /// As a new member of an existing cluster.
+        Join,
+        /// Only with the data it has: without data it ends at once and says so. Every member is sealed once it takes part.
+        Sealed,
+        /// As the only member of its cluster, with its data, dropping all others.
+        ForceNew,
+        /// With the data that is made from a backup first.
+        Restore,
+    }
 }
 
-/// How far TLS between peers is switched on in a pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum TlsStage {
-    /// Plain.
-    #[default]
-    Off,
-    /// Listens in plain text, but has the certificates to call peers that listen with TLS.
-    Prepared,
-    /// TLS.
-    On,
+stateward_core::stored_words! {
+    /// How far TLS between peers is switched on in a pod.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    pub enum TlsStage {
+        /// Plain.
+        #[default]
+        Off,
+        /// Listens in plain text, but has the certificates to call peers that listen with TLS.
+        Prepared,
+        /// TLS.
+        On,
+    }
 }
 
 /// What came back when a member was asked.

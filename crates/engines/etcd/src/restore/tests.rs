@@ -1,6 +1,6 @@
 //! EtcdRestore control, step by step.
 
-use crate::api::agent::{Failure, Inspected, Outcome};
+use crate::api::agent::{Failure, FailureReason, Inspected, Outcome};
 use serde_json::{Value, json};
 
 use super::*;
@@ -92,7 +92,7 @@ fn a_corrupt_backup_ends_it_and_a_store_that_is_down_does_not() {
     let first = plan(&restore(from_file(), None), &World::default(), now());
     let failure = |retry| {
         said(Outcome::Failed(Failure {
-            reason: "BackupCorrupt".into(),
+            reason: FailureReason::BackupCorrupt,
             message: "it ends early".into(),
             retry,
         }))

@@ -36,7 +36,7 @@ impl EtcdCluster {
     }
 
     /// The version to run: the spec's; else what the cluster runs or was going to, so that a new default in a later
-    /// Stateward upgrades nothing by itself (design rule 6); else the default.
+    /// Stateward upgrades nothing by itself (rule 6 in docs/rules.md); else the default.
     pub fn version(&self) -> Result<EtcdVersion, VersionError> {
         let recorded = self.status.as_ref().into_iter().flat_map(|status| {
             [status.target_version.as_str(), status.current_version.as_str()]

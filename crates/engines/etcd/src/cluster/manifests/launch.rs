@@ -53,21 +53,15 @@ pub fn annotations(intent: &Intent, member: &MemberName, launch: &Launch, tls: b
         (MEMBERS.to_owned(), members.join(",")),
         (TOKEN.to_owned(), token.to_owned()),
         (FORCE_NEW.to_owned(), matches!(launch, Launch::ForceNew).to_string()),
-        (KIND.to_owned(), format!("{:?}", launch.kind())),
+        (KIND.to_owned(), launch.kind().as_str().to_owned()),
         (RESTORE.to_owned(), restore),
     ])
 }
 
 /// The kind that a pod's annotations tell.
 pub fn kind(annotations: &BTreeMap<String, String>) -> LaunchKind {
-    match annotations.get(KIND).map(String::as_str) {
-        Some("Seed") => LaunchKind::Seed,
-        Some("Static") => LaunchKind::Static,
-        Some("Join") => LaunchKind::Join,
-        Some("ForceNew") => LaunchKind::ForceNew,
-        Some("Restore") => LaunchKind::Restore,
-        _ => LaunchKind::Sealed,
-    }
+    let word = annotations.get(KIND).map_or("", String::as_str);
+    LaunchKind::parse(word).unwrap_or(LaunchKind::Sealed)
 }
 
 /// The names in a pod's initial cluster, sorted.
@@ -81,4 +75,20 @@ pub fn members(annotations: &BTreeMap<String, String>) -> Vec<MemberName> {
     names.sort();
     names.dedup();
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::TlsStage;
+
+    #[test]
+    fn the_words_in_annotations_stay_as_they_are() {
+        for word in ["Seed", "Static", "Join", "Sealed", "ForceNew", "Restore"] {
+            assert_eq!(LaunchKind::parse(word).map(LaunchKind::as_str), Some(word));
+        }
+        for word in ["Off", "Prepared", "On"] {
+            assert_eq!(TlsStage::parse(word).map(TlsStage::as_str), Some(word));
+        }
+    }
 }

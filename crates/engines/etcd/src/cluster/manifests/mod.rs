@@ -14,14 +14,16 @@ pub use backup::{kept_backup, upgrade_backup};
 pub use budget::budget;
 pub use claim::claim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-pub use pod::{TlsSecrets, TrustFiles, pod, relabel, tls_secrets};
+pub use pod::{TlsSecrets, TrustFiles, pod, pod_metadata, stays_on_pod, tls_secrets};
+pub use restore::requested_restore;
 pub use service::{client_service, peer_service};
 pub use stateward_core::manifests::fingerprint;
 use stateward_core::manifests::hash;
 
 /// Annotation: hash of the wishes that a service, budget or a pod's metadata was made from.
 pub const ANNOTATION_METADATA: &str = "stateward.dev/metadata";
-/// Annotation: the keys of the user's labels and annotations that were set, so that removed ones can be taken away.
+/// Annotation: the keys of the user's labels and annotations that were set. Only the previous release reads it, to remove them; this
+/// one knows them by their field manager (ADR 30). To be dropped in the next release.
 pub const ANNOTATION_USER_KEYS: &str = "stateward.dev/user-keys";
 
 /// The object metadata that everything of a cluster shares. Owned by it, so that deleting it deletes them.

@@ -12,12 +12,12 @@ use k8s_openapi::api::core::v1::{
     SecretProjection, SecretVolumeSource, SecurityContext, TCPSocketAction, TopologySpreadConstraint, Volume,
     VolumeMount, VolumeProjection,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::flags::{CLIENT_TLS, PEER_TLS, SERVER_TLS, VOLUME, flags, has_metrics_port};
 use super::launch;
-use crate::cluster::{Authority, Intent, Launch, MemberName, TlsStage};
+use crate::cluster::{Authority, Intent, Launch, MemberName, TlsStage, Uid};
 
 /// Whom a pod that is made now trusts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,18 +30,16 @@ pub struct TrustFiles {
     pub client: Option<String>,
 }
 
-/// The pod of a member. `agent_image` has the `stateward` program, for a member that starts from a backup.
-#[allow(clippy::too_many_arguments, reason = "each is a fact of its own")]
+/// The pod of a member.
 pub fn pod(
-    cluster: &EtcdCluster,
     intent: &Intent,
     member: &MemberName,
     start: &Launch,
     version: &EtcdVersion,
     tls: TlsStage,
     trust: Option<&TrustFiles>,
-    agent_image: &str,
 ) -> Pod {
+    let cluster = &*intent.cluster;
     let policy = cluster.spec.pod.clone().unwrap_or_default();
     let mut metadata = super::metadata(cluster, member.0.clone());
     metadata.labels = Some(labels(cluster, &policy, member));
@@ -50,7 +48,7 @@ pub fn pod(
     annotations.insert(names::ANNOTATION_ETCD_VERSION.into(), version.to_string());
     annotations.insert(names::ANNOTATION_POD_HASH.into(), intent.template.clone());
     annotations.insert(names::ANNOTATION_CLUSTER_UID.into(), intent.uid.0.clone());
-    annotations.insert(launch::TLS.into(), format!("{tls:?}"));
+    annotations.insert(launch::TLS.into(), tls.as_str().into());
     if let Some(trust) = trust {
         let names = trust.authorities.iter().cloned().collect::<Vec<_>>().join(",");
         annotations.insert(launch::TRUSTS.into(), names);
@@ -158,7 +156,7 @@ pub fn pod(
         ..PodSpec::default()
     };
     if let Launch::Restore { source, .. } = start {
-        super::restore::add(&mut spec, cluster, source, version, agent_image);
+        super::restore::add(&mut spec, cluster, source, version, &intent.agent_image);
     }
     Pod {
         metadata,
@@ -167,33 +165,23 @@ pub fn pod(
     }
 }
 
-/// The labels and annotations that a living pod should have, with a null for each that was the user's and is no longer.
-pub fn relabel(cluster: &EtcdCluster, intent: &Intent, member: &MemberName, pod: &Pod) -> serde_json::Value {
+/// The labels and annotations that a running pod should have. How etcd starts in it is not among them.
+pub fn pod_metadata(intent: &Intent, member: &MemberName, uid: &Uid) -> ObjectMeta {
+    let cluster = &intent.cluster;
     let policy = cluster.spec.pod.clone().unwrap_or_default();
-    let (labels, annotations) = (labels(cluster, &policy, member), annotations(intent, &policy));
-    let keys = pod
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|all| all.get(super::ANNOTATION_USER_KEYS))
-        .cloned()
-        .unwrap_or_default();
-    let mut old_labels = serde_json::Map::new();
-    let mut old_annotations = serde_json::Map::new();
-    for key in keys.split(',').filter(|key| !key.is_empty()) {
-        match key.split_once(':') {
-            Some(("l", key)) if !labels.contains_key(key) => {
-                drop(old_labels.insert(key.to_owned(), serde_json::Value::Null))
-            }
-            Some(("a", key)) if !annotations.contains_key(key) => {
-                drop(old_annotations.insert(key.to_owned(), serde_json::Value::Null))
-            }
-            _ => {}
-        }
+    ObjectMeta {
+        name: Some(member.0.clone()),
+        namespace: Some(intent.namespace.clone()),
+        uid: Some(uid.0.clone()),
+        labels: Some(labels(cluster, &policy, member)),
+        annotations: Some(annotations(intent, &policy)),
+        ..ObjectMeta::default()
     }
-    old_labels.extend(labels.into_iter().map(|(key, value)| (key, value.into())));
-    old_annotations.extend(annotations.into_iter().map(|(key, value)| (key, value.into())));
-    serde_json::json!({ "metadata": { "labels": old_labels, "annotations": old_annotations } })
+}
+
+/// An annotation of a pod that only its creation and sealing set.
+pub fn stays_on_pod(annotation: &str) -> bool {
+    annotation.starts_with(names::RESERVED_PREFIX) || annotation == names::ANNOTATION_ETCD_VERSION
 }
 
 /// The user's labels, and ours, which win.

@@ -5,8 +5,9 @@
 //! anew on an emptied volume does not bring the backup back under a member that has voted since.
 
 use crate::api::agent::{Mounts, Place, RestoreTask, TASK, Task};
-use crate::api::etcd_restore::RestoreSource;
-use crate::api::{EtcdCluster, EtcdVersion};
+use crate::api::etcd_backup::ObjectName;
+use crate::api::etcd_restore::{EtcdRestoreSpec, RestoreSource};
+use crate::api::{EtcdCluster, EtcdRestore, EtcdVersion};
 use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, ObjectFieldSelector, PodSpec, Volume, VolumeMount,
 };
@@ -97,6 +98,22 @@ pub(super) fn add(
     ]);
     if source.service_account_name.is_some() {
         spec.service_account_name.clone_from(&source.service_account_name);
+    }
+}
+
+/// An EtcdRestore that the cluster asks for itself, and that goes with it.
+pub fn requested_restore(cluster: &EtcdCluster, name: &str, backup: &str) -> EtcdRestore {
+    let spec = EtcdRestoreSpec {
+        etcd_cluster: ObjectName {
+            name: cluster.name().to_owned(),
+        },
+        backup_ref: Some(ObjectName { name: backup.into() }),
+        ..EtcdRestoreSpec::default()
+    };
+    EtcdRestore {
+        metadata: super::metadata(cluster, name.to_owned()),
+        spec,
+        status: None,
     }
 }
 
