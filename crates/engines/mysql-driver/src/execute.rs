@@ -74,6 +74,7 @@ impl<'a> Executor<'a> {
             | Action::DeletePod { .. }
             | Action::DeleteClaim { .. }
             | Action::GrowClaim { .. }
+            | Action::OwnClaim { .. }
             | Action::TakeBackup { .. } => self.on_kubernetes(action).await,
             Action::Found { member, .. } => self.found(*member).await,
             Action::Clone { member, donor, .. } => self.clone_from(*member, *donor).await,

@@ -68,7 +68,10 @@ pub(crate) async fn observe(driver: &MySQLDriver, look: Look<'_, MySQLDriver>) -
         let member = member_of_claim(intent, &claim.name_any());
         if let Some(member) = member {
             let problem = session.problem(runtime, key, &claim, &mut look_again).await;
-            world.members.entry(member).or_default().claim = Some(Claim::of(&claim, problem));
+            let mut owners = claim.metadata.owner_references.iter().flatten();
+            let owned = owners.any(|owner| owner.uid == intent.uid.0);
+            let observed = world.members.entry(member).or_default();
+            (observed.claim, observed.owned) = (Some(Claim::of(&claim, problem)), owned);
         }
     }
     let mut pods: BTreeMap<Ordinal, Arc<Pod>> = BTreeMap::new();

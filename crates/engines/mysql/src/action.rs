@@ -45,6 +45,8 @@ pub enum Action {
     DeleteClaim { member: Ordinal, uid: Uid, why: ClaimEnd },
     /// Ask for more space.
     GrowClaim { member: Ordinal, uid: Uid, bytes: u64 },
+    /// Let Kubernetes delete a claim with the cluster, or keep it then. The StatefulSet owns no claim: it may be deleted by mistake.
+    OwnClaim { member: Ordinal, uid: Uid, owned: bool },
 
     /// Write the first transactions into the empty server of the seed: accounts, database, and last `stateward.cluster`. The
     /// server is read-only again afterwards.
@@ -171,6 +173,12 @@ impl fmt::Display for Action {
             Self::DeletePod { member, uid, how } => write!(f, "delete pod {member} ({how:?}, uid {uid})"),
             Self::DeleteClaim { member, uid, why } => write!(f, "delete the claim of {member} ({why:?}, uid {uid})"),
             Self::GrowClaim { member, bytes, .. } => write!(f, "grow the claim of {member} to {bytes} bytes"),
+            Self::OwnClaim {
+                member, owned: true, ..
+            } => write!(f, "let the claim of {member} go with the cluster"),
+            Self::OwnClaim {
+                member, owned: false, ..
+            } => write!(f, "let the claim of {member} outlive the cluster"),
             Self::Found { member, .. } => write!(f, "write the first transactions on {member}"),
             Self::Clone { member, donor, .. } => write!(f, "clone {donor} to {member}"),
             Self::Replicate {
@@ -221,6 +229,7 @@ impl stateward_core::kind::Action for Action {
             Self::DeletePod { .. } => "delete_pod",
             Self::DeleteClaim { .. } => "delete_claim",
             Self::GrowClaim { .. } => "grow_claim",
+            Self::OwnClaim { .. } => "own_claim",
             Self::Found { .. } => "found",
             Self::Clone { .. } => "clone",
             Self::Replicate { .. } => "replicate",

@@ -112,7 +112,7 @@ pub fn guards(action: &Action, planned: &Planned<'_>) -> Vec<Guard> {
         Action::DeleteClaim { uid, why, .. } => match why {
             ClaimEnd::Lost | ClaimEnd::ScaledIn | ClaimEnd::Old => vec![unchanged(), Guard::ClaimUid(uid.clone())],
         },
-        Action::GrowClaim { uid, .. } => vec![unchanged(), Guard::ClaimUid(uid.clone())],
+        Action::GrowClaim { uid, .. } | Action::OwnClaim { uid, .. } => vec![unchanged(), Guard::ClaimUid(uid.clone())],
         Action::Found { member, process } => {
             vec![unchanged(), same(member, process)]
         }

@@ -4,6 +4,8 @@
 pub const VOLUME: &str = "/var/lib/mysql";
 /// The data directory: a folder of the volume, so that other things can be kept beside it.
 pub const DATA: &str = "/var/lib/mysql/mysql";
+/// The exit code of a container that found no data directory (EX_NOINPUT). Only the init container of a new pod makes one.
+pub const NO_DATA: i32 = 66;
 /// Saved transactions, a folder of the volume.
 pub const ERRANT: &str = "errant";
 /// Sockets and files of this start; in memory, shared by mysqld and the agent.

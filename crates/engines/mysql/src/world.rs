@@ -131,6 +131,8 @@ pub struct Member {
     pub pod: Option<Pod>,
     /// Its claim.
     pub claim: Option<Claim>,
+    /// The claim has the MySQLCluster as an owner: Kubernetes deletes it with the cluster.
+    pub owned: bool,
     /// What its server said.
     pub server: Server,
 }

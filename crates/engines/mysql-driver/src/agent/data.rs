@@ -81,7 +81,7 @@ pub async fn init() -> Result<(), InitError> {
     remove(&unfinished).map_err(files("clean up"))
 }
 
-fn has_entries(folder: &Path) -> io::Result<bool> {
+pub(super) fn has_entries(folder: &Path) -> io::Result<bool> {
     match fs::read_dir(folder) {
         Ok(mut entries) => Ok(entries.next().transpose()?.is_some()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 use super::control::{self, Order};
 use super::launch::{self, Settings, SettingsError};
 use super::local::{self, Seal};
-use super::reap;
+use super::{data, reap};
 
 /// `MYSQLD_RESTART_EXIT` in MySQL's source: mysqld asks whoever started it for a new start.
 const RESTART: i32 = 16;
@@ -43,6 +43,9 @@ pub enum RunError {
     /// my.cnf cannot be written.
     #[error("cannot write my.cnf: {0}")]
     Config(#[source] io::Error),
+    /// The volume cannot be read.
+    #[error("cannot read the data directory: {0}")]
+    Data(#[source] io::Error),
     /// mysqld cannot be started.
     #[error("cannot start mysqld: {0}")]
     Start(#[source] io::Error),
@@ -71,6 +74,10 @@ enum Stop {
 /// is still writable after 20 seconds is killed: its waiting clients lose their connections, which promises nothing.
 pub async fn run() -> Result<i32, RunError> {
     let settings = Settings::from_environment()?;
+    if !data::has_entries(Path::new(layout::DATA)).map_err(RunError::Data)? {
+        tracing::error!("the volume has no data directory any more: its content is lost");
+        return Ok(layout::NO_DATA);
+    }
     let (state, states) = watch::channel(Mysqld::Absent);
     let (orders, mut received) = mpsc::channel::<Order>(8);
     let replies = TaskTracker::new();

@@ -74,6 +74,8 @@ pub(crate) async fn rows_on(conn: &mut Conn, sql: &str) -> Result<Vec<Rows>, Err
     loop {
         sets.push(result.collect::<Row>().await?);
         if result.is_empty() {
+            // A statement that fails after one that succeeded leaves its error behind, for whoever uses the connection next.
+            result.drop_result().await?;
             return Ok(sets);
         }
     }

@@ -40,6 +40,8 @@ impl Executor<'_> {
             }
             None => "REQUIRE NO SSL",
         };
+        // A clone drops the databases that it replaces, which super_read_only forbids. read_only stays: no application can write.
+        session.run("SET GLOBAL super_read_only = OFF").await?;
         drop(session);
         let account = format!("{}@{}:{PORT}", sql::text(ACCOUNT_CLONE), sql::text(&host));
         let statement = format!("CLONE INSTANCE FROM {account} IDENTIFIED BY {password} {encryption}");
@@ -50,10 +52,14 @@ impl Executor<'_> {
             rows_on(&mut conn, &statement).await.map(drop)
         });
         match timeout(BEGINNING, work).await {
-            Ok(Ok(Err(Error::Server { code, message }))) => Err(Failure::Trouble(stateward_core::kind::Trouble {
-                reason: "CloneFailed",
-                message: format!("cloning member {donor} to member {member} failed: MySQL error {code}: {message}"),
-            })),
+            Ok(Ok(Err(Error::Server { code, message }))) => {
+                let mut session = self.session(member).await?;
+                session.run("SET GLOBAL super_read_only = ON").await?;
+                Err(Failure::Trouble(stateward_core::kind::Trouble {
+                    reason: "CloneFailed",
+                    message: format!("cloning member {donor} to member {member} failed: MySQL error {code}: {message}"),
+                }))
+            }
             // It has begun; the connection ends when the server restarts.
             _ => Ok(()),
         }

@@ -54,6 +54,7 @@ impl Executor<'_> {
                 let name = names::claim(&self.intent.name, *member);
                 self.patch(&name, &patch, &self.caches.claims).await
             }
+            Action::OwnClaim { member, uid, owned } => self.own_claim(*member, uid, *owned).await,
             Action::TakeBackup { .. } => Err(Failure::Failed("this operator cannot back up MySQL yet".into())),
             _ => Err(Failure::Failed("this is no action on Kubernetes".into())),
         }
@@ -102,6 +103,17 @@ impl Executor<'_> {
         set.spec.template.spec = self.runtime.platform.adapt(&self.runtime.client, pod).await?.spec;
         let ours = |meta: &ObjectMeta| is_owned(meta, &self.intent.uid.0);
         objects::apply(self.runtime, set, Some((&self.caches.sets, self.key)), ours).await
+    }
+
+    async fn own_claim(self, member: Ordinal, uid: &Uid, owned: bool) -> Result<(), Failure> {
+        let name = names::claim(&self.intent.name, member);
+        let there = self.caches.claims.named(self.key, &name);
+        let owners = there.and_then(|claim| claim.metadata.owner_references.clone());
+        let mut owners = owners.unwrap_or_default();
+        owners.retain(|owner| owner.uid != self.intent.uid.0);
+        owners.extend(owned.then(|| manifests::owner(self.intent)));
+        let patch = json!({"metadata": {"uid": uid.0, "ownerReferences": owners}});
+        self.patch(&name, &patch, &self.caches.claims).await
     }
 
     async fn label(self, member: Ordinal, uid: &Uid, role: Option<Role>, reads: bool) -> Result<(), Failure> {

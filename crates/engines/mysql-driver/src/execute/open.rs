@@ -91,7 +91,10 @@ impl Executor<'_> {
                 )));
             }
             match session.run("SET GLOBAL super_read_only = ON").await {
-                Ok(()) => return Ok(end_clients(&mut session).await?),
+                Ok(()) => {
+                    end_clients(&mut session).await?;
+                    return stop_waiting(&mut session, member).await;
+                }
                 // A transaction holds a lock.
                 Err(error) if error.code() == Some(code::LOCK_TIMEOUT) => end_clients(&mut session).await?,
                 Err(error) => return Err(error.into()),
@@ -118,6 +121,28 @@ impl Executor<'_> {
         });
         Ok(())
     }
+}
+
+/// Makes a read-only server commit without acknowledgements. What a replica applies would wait for them as well, for ever. Commits
+/// of clients that wait would be told that they succeeded: there must be none.
+pub(super) async fn stop_waiting(session: &mut Session<'_>, member: Ordinal) -> Result<(), Failure> {
+    let state = "SELECT @@GLOBAL.rpl_semi_sync_source_enabled, @@GLOBAL.super_read_only";
+    let sets = session.rows(state, STATEMENT).await?;
+    let row = sets.into_iter().next().and_then(|rows| rows.into_iter().next());
+    let on = |column| row.as_ref().and_then(|row| text(row, column)).as_deref() == Some("1");
+    if !on(0) {
+        return Ok(());
+    }
+    if !on(1) {
+        return Err(Failure::GuardFailed(format!("member {member} is writable")));
+    }
+    let waiting = session.value(WAITING).await?;
+    if waiting.as_deref() != Some("0") {
+        return Err(Failure::NotYet(format!(
+            "commits on member {member} wait for acknowledgements"
+        )));
+    }
+    Ok(session.run("SET GLOBAL rpl_semi_sync_source_enabled = OFF").await?)
 }
 
 async fn beat(server: &Server) -> Result<(), crate::client::Error> {

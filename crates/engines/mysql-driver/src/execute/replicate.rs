@@ -8,6 +8,7 @@ use stateward_mysql::world::Ordinal;
 use stateward_runtime::Failure;
 
 use super::Executor;
+use super::open::stop_waiting;
 use crate::client::server::{Session, text};
 use crate::client::{Error, STATEMENT, code, sql};
 use crate::tls;
@@ -78,6 +79,7 @@ impl Executor<'_> {
             session.run("STOP REPLICA IO_THREAD").await?;
             self.let_apply(&mut session).await?;
         }
+        stop_waiting(&mut session, member).await?;
         let word = if acknowledge { "ON" } else { "OFF" };
         session
             .run(&format!("SET GLOBAL rpl_semi_sync_replica_enabled = {word}"))

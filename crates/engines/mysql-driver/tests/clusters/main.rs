@@ -21,7 +21,10 @@ async fn a_cluster_outlives_its_primary() {
     // given a cluster of three
     let began = Instant::now();
     environment
-        .create("orders", json!({"size": 3, "storage": {"size": "1Gi"}}))
+        .create(
+            "orders",
+            json!({"size": 3, "repository": "stateward.local/mysql", "storage": {"size": "1Gi"}}),
+        )
         .await;
     let status = environment
         .until("orders", "three members", |status| is_whole(status, 3))

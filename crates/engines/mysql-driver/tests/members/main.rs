@@ -102,7 +102,11 @@ async fn members_start_sealed_and_return_sealed() {
 /// root logs in through the socket, and nowhere else.
 async fn root_is_local(members: &Members) {
     let denied = members.log_in(0, "root", ROOT).await.expect_err("root is local");
-    assert!(denied.to_string().contains("1045"), "{denied}");
+    // The server hides that there is no such account: it asks for the password by a method that it draws from the name and a secret of
+    // its own, which may be one that this client does not know.
+    let denied = denied.to_string();
+    let is_denied = denied.contains("1045") || denied.contains("Unknown authentication plugin");
+    assert!(is_denied, "{denied}");
     members
         .log_in(0, "stateward", OPERATOR)
         .await

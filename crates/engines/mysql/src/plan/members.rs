@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::round::{Round, View};
 use crate::api::MySQLVersion;
 use crate::gtid::GtidSet;
+use crate::layout;
 use crate::memory::{Memory, Quarantine};
 use crate::world::{Member, Ordinal, Pod, Receiver, Reply, Server};
 
@@ -68,7 +69,14 @@ impl View<'_> {
         }
     }
 
-    /// Its data is lost: another claim than the one that held it, an empty server, or the user's word for a member that does not
+    /// Its container ended because the volume holds no data directory.
+    pub(super) fn found_no_data(&self, member: Ordinal) -> bool {
+        let facts = self.pod(member).map(|pod| &pod.facts).filter(|facts| !facts.running);
+        let exit = facts.and_then(|facts| facts.last_exit.as_ref());
+        exit.is_some_and(|exit| exit.code == layout::NO_DATA)
+    }
+
+    /// Its data is lost: another claim than the one that held it, an empty volume or server, or the user's word for a member that does not
     /// reply.
     pub(super) fn is_lost(&self, memory: &Memory, member: Ordinal) -> bool {
         let known = memory.claims.get(&member);
@@ -77,7 +85,10 @@ impl View<'_> {
         match self.data(memory, member) {
             Data::Blank => known.is_some(),
             Data::Unknown => {
-                replaced || claim.is_some_and(|claim| claim.lost) || self.intent.requests.confirm_lost.contains(&member)
+                replaced
+                    || claim.is_some_and(|claim| claim.lost)
+                    || self.intent.requests.confirm_lost.contains(&member)
+                    || self.found_no_data(member)
             }
             Data::Ours | Data::Foreign => replaced,
         }

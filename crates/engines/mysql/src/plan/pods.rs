@@ -39,8 +39,12 @@ fn revive(view: &View<'_>, round: &mut Round) {
             continue;
         }
         // A value that was set back heals a pod that cannot start with the other one.
+        // Only the init container of a new pod makes a data directory.
+        let memory = &round.memory;
+        let needed = memory.failover.is_some() || memory.ackers.contains(member) || memory.primary == Some(*member);
+        let empty = view.found_no_data(*member) && !needed && !pod.facts.terminating;
         let stuck = !pod.facts.running && !pod.facts.terminating && pod.facts.blocked.is_some();
-        if stuck && view.outdated.contains(member) && observed.reply().is_none() {
+        if empty || stuck && view.outdated.contains(member) && observed.reply().is_none() {
             round.act(Action::DeletePod {
                 member: *member,
                 uid,
@@ -109,5 +113,67 @@ fn release(round: &mut Round, member: Ordinal, observed: &Member, needed: bool) 
             uid: pod.facts.uid.clone(),
             how: Stop::Restart,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stateward_core::pod::Exit;
+
+    use super::*;
+    use crate::layout;
+    use crate::plan::testing::{Given, three};
+
+    /// A member whose container ended because its volume is empty.
+    fn emptied(member: u32, given: Given) -> Given {
+        let at = given.now;
+        given.crashed(member).pod(member, |pod| {
+            let message = "the volume has no data directory any more".to_owned();
+            let code = layout::NO_DATA;
+            pod.facts.last_exit = Some(Exit { code, message, at });
+        })
+    }
+
+    fn deleted(given: &Given) -> Vec<Ordinal> {
+        let actions = given.plan().actions;
+        let pods = actions.iter().filter_map(|action| match action {
+            Action::DeletePod { member, .. } => Some(*member),
+            _ => None,
+        });
+        pods.collect()
+    }
+
+    #[test]
+    fn a_member_whose_volume_is_empty_gets_a_new_pod_once_it_is_not_needed() {
+        // given a replica that may acknowledge
+        let needed = emptied(2, three());
+        assert!(needed.memory.ackers.contains(&Ordinal(2)));
+        assert!(deleted(&needed).is_empty());
+        // and one that may not any more
+        let spare = needed.memory(|memory| {
+            memory.ackers.remove(&Ordinal(2));
+        });
+        assert_eq!(deleted(&spare), [Ordinal(2)]);
+    }
+
+    #[test]
+    fn a_member_that_ended_for_another_reason_keeps_its_pod() {
+        let given = emptied(2, three()).pod(2, |pod| {
+            if let Some(exit) = &mut pod.facts.last_exit {
+                exit.code = 1;
+            }
+        });
+        let spare = given.memory(|memory| {
+            memory.ackers.remove(&Ordinal(2));
+        });
+        assert!(deleted(&spare).is_empty());
+    }
+
+    #[test]
+    fn a_primary_whose_volume_is_empty_is_replaced() {
+        let given = emptied(0, three());
+        assert!(deleted(&given).is_empty());
+        let failover = given.plan().memory.failover.expect("a failover");
+        assert_eq!(failover.reason, "its data is lost");
     }
 }

@@ -103,7 +103,7 @@ pub(super) fn report(view: &View<'_>, round: &Round) -> Report {
         .values()
         .filter(|member| member.pod.is_some())
         .count();
-    let doing = round.doing.first();
+    let doing = round.doing.iter().find(|doing| doing.work != Work::Warning);
     let of = |work: Work| {
         let mut all = round.doing.iter();
         all.find(|doing| doing.work == work)
@@ -141,7 +141,12 @@ fn phase(round: &Round) -> Phase {
         Phase::Hibernating
     } else if has_served(round) {
         Phase::Running
-    } else if round.doing.first().is_some_and(blocked) {
+    } else if round
+        .doing
+        .iter()
+        .find(|doing| doing.work != Work::Warning)
+        .is_some_and(blocked)
+    {
         Phase::Failed
     } else {
         Phase::Creating

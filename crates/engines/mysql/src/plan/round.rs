@@ -67,6 +67,8 @@ pub(super) enum Work {
     Changing,
     /// It waits for somebody to act.
     Blocked,
+    /// Nothing is done and nothing waits: somebody should act before it is too late.
+    Warning,
 }
 
 /// Whether the chapters that follow are asked.

@@ -186,6 +186,7 @@ impl Given {
         let observed = Member {
             pod: Some(pod),
             claim: Some(claim),
+            owned: true,
             server: Server::Reply(Box::new(reply)),
         };
         self.world.members.insert(member, observed);

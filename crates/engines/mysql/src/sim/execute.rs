@@ -79,6 +79,11 @@ impl Sim<'_> {
             Action::DeletePod { member, uid, how } => return self.delete_pod(*member, uid, precondition, *how),
             Action::DeleteClaim { member, uid, .. } => return self.delete_claim(*member, uid, precondition),
             Action::GrowClaim { member, bytes, .. } => return self.grow_claim(*member, precondition, *bytes),
+            Action::OwnClaim { member, owned, .. } => {
+                let claim = self.kube.claims_mut().get_mut(member).ok_or("404: no claim")?;
+                same(precondition, &claim.shown.uid)?;
+                claim.owned = *owned;
+            }
             Action::Found { member, .. } => return self.found(operator, *member),
             Action::Clone {
                 member, donor, discard, ..

@@ -32,6 +32,8 @@ pub(super) struct Pod {
 pub(super) struct ClaimObject {
     pub(super) id: u32,
     pub(super) volume: usize,
+    /// It goes with the cluster.
+    pub(super) owned: bool,
     pub(super) shown: Claim,
 }
 
@@ -208,6 +210,7 @@ impl Sim<'_> {
         let claim = ClaimObject {
             id,
             volume: self.volumes.len() - 1,
+            owned: false,
             shown: Claim {
                 uid: uid('c', id),
                 bound: true,

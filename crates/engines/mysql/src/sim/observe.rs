@@ -46,6 +46,7 @@ impl Sim<'_> {
         for (member, claim) in cache.claims.iter() {
             if let Some(one) = world.members.get_mut(member) {
                 one.claim = Some(claim.shown.clone());
+                one.owned = claim.owned;
             }
         }
         let mut order: Vec<Ordinal> = world.members.keys().copied().collect();
