@@ -12,6 +12,7 @@ pub mod guards;
 pub mod health;
 pub mod metrics;
 pub mod objects;
+pub mod operator;
 pub mod pki;
 mod platform;
 pub mod secrets;

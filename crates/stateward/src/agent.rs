@@ -26,6 +26,12 @@ pub(crate) enum Verb {
         #[arg(default_value = Mounts::TOOLS)]
         folder: PathBuf,
     },
+    /// Make the data directory of a MySQL server where there is none
+    MysqlInit,
+    /// Run a MySQL server
+    MysqlRun,
+    /// Reply to the operator about the MySQL server of this pod
+    MysqlServe,
 }
 
 pub(crate) async fn run(verb: Verb) -> Result<()> {
@@ -40,6 +46,9 @@ pub(crate) async fn run(verb: Verb) -> Result<()> {
                 .map_err(anyhow::Error::msg)
         }
         Verb::Run => execute().await,
+        Verb::MysqlInit => Ok(stateward_mysql_driver::agent::init().await?),
+        Verb::MysqlRun => std::process::exit(stateward_mysql_driver::agent::run().await?),
+        Verb::MysqlServe => Ok(stateward_mysql_driver::agent::serve().await?),
     }
 }
 

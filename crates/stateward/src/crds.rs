@@ -11,7 +11,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    for (name, content) in stateward_etcd::api::crds::files() {
+    for (name, content) in files() {
         match &options.folder {
             Some(folder) => std::fs::write(folder.join(&name), content)
                 .with_context(|| format!("cannot write {name} into {}", folder.display()))?,
@@ -19,4 +19,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The files of `deploy/crds/`: name and content of each.
+pub(crate) fn files() -> impl Iterator<Item = (String, String)> {
+    let mut crds = stateward::crds();
+    crds.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
+    crds.into_iter().map(|crd| stateward_core::crd::file(&crd))
 }

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, anyhow};
-use stateward_etcd_driver::{AdoptAllow, Config, Election};
+use stateward::Config;
+use stateward_etcd_driver::AdoptAllow;
+use stateward_runtime::{Election, operator};
 use tokio_util::sync::CancellationToken;
 
 /// Options of `stateward operator`. Most can be set by environment variables too.
@@ -22,7 +24,7 @@ pub(crate) struct Options {
     #[arg(long, env = "LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
     /// The image of this program, for the pods that take and restore backups
-    #[arg(long, env = "OPERATOR_IMAGE", default_value = stateward_etcd_driver::AGENT_IMAGE)]
+    #[arg(long, env = "OPERATOR_IMAGE", default_value = operator::AGENT_IMAGE)]
     agent_image: String,
     /// From where clusters may be adopted besides their own namespace: networks such as 10.0.0.0/8, or suffixes of host names such as shop.svc
     #[arg(long, env = "ADOPT_ALLOW", value_delimiter = ',')]
@@ -45,15 +47,20 @@ pub(crate) async fn run(options: Options) -> Result<()> {
         .await
         .context("cannot find a Kubernetes: no kubeconfig, and not in a pod")?;
     let config = Config {
-        namespace: options.namespace.filter(|namespace| !namespace.is_empty()),
-        ephemeral_by_default: options.ephemeral_by_default,
-        manage_crds: !options.no_crds,
-        listen: Some(options.listen),
+        operator: operator::Config {
+            namespace: options.namespace.filter(|namespace| !namespace.is_empty()),
+            manage_crds: !options.no_crds,
+            listen: Some(options.listen),
+            election: (!options.no_election)
+                .then(|| Election::new(options.pod_namespace, crate::manifests::NAME, options.pod_name)),
+        },
+        etcd: stateward_etcd_driver::Config {
+            ephemeral_by_default: options.ephemeral_by_default,
+            agent_image: options.agent_image.clone(),
+            adopt_allow,
+            ..stateward_etcd_driver::Config::default()
+        },
         agent_image: options.agent_image,
-        adopt_allow,
-        election: (!options.no_election)
-            .then(|| Election::new(options.pod_namespace, crate::manifests::NAME, options.pod_name)),
-        ..Config::default()
     };
     let stop = CancellationToken::new();
     let signalled = stop.clone();
@@ -61,9 +68,7 @@ pub(crate) async fn run(options: Options) -> Result<()> {
         stop_signal().await;
         signalled.cancel();
     });
-    stateward_etcd_driver::run(config, client, stop)
-        .await
-        .context("the operator ended")
+    stateward::run(config, client, stop).await.context("the operator ended")
 }
 
 /// Waits for Ctrl-C or SIGTERM.

@@ -42,8 +42,12 @@ pub(crate) struct Embedded {
 fn agent(folder: &Path) -> Result<ImageSource> {
     let own = std::env::current_exe()?;
     let program = own.with_file_name("stateward");
-    ImageSource::program(stateward_etcd_driver::AGENT_IMAGE, ("stateward", &program), folder)
-        .with_context(|| format!("no program at {}: run cargo build -p stateward", program.display()))
+    ImageSource::program(
+        stateward_runtime::operator::AGENT_IMAGE,
+        ("stateward", &program),
+        folder,
+    )
+    .with_context(|| format!("no program at {}: run cargo build -p stateward", program.display()))
 }
 
 impl Embedded {

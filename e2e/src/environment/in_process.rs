@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use embedded_kube::Guest;
-use stateward_etcd_driver::{Config, Election};
+use stateward::Config;
+use stateward_runtime::{Election, operator};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -73,12 +74,15 @@ impl InProcess {
         );
         election.duration = Duration::from_secs(3);
         let config = Config {
-            manage_crds: false, // they come with the manifests
-            election: Some(election),
+            operator: operator::Config {
+                manage_crds: false, // they come with the manifests
+                election: Some(election),
+                ..operator::Config::default()
+            },
             ..Config::default()
         };
         let running = async move {
-            if let Err(error) = stateward_etcd_driver::run(config, client, CancellationToken::new()).await {
+            if let Err(error) = stateward::run(config, client, CancellationToken::new()).await {
                 tracing::error!("the operator ended: {error:#}");
             }
         };

@@ -1,4 +1,4 @@
-//! Figures about the operator itself, for Prometheus.
+//! Metrics about EtcdClusters and EtcdBackups, taken from their statuses when somebody asks.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -41,18 +41,18 @@ pub(crate) struct ConditionLabel {
     pub(crate) condition: String,
 }
 
-/// Figures about EtcdClusters, taken from their statuses when somebody asks.
+/// Metrics about EtcdClusters, taken from their statuses when somebody asks.
 #[derive(Clone, Default)]
-pub(crate) struct ClusterFigures {
+pub(crate) struct ClusterMetrics {
     wanted: Whole,
     ready: Whole,
     certificates_end: Whole,
     conditions: Family<ConditionLabel, Gauge>,
 }
 
-impl ClusterFigures {
+impl ClusterMetrics {
     fn register(&self, registry: &mut Registry) {
-        for (name, help, figure) in [
+        for (name, help, family) in [
             ("members_wanted", "spec.size of an EtcdCluster", &self.wanted),
             ("members_ready", "Members of an EtcdCluster that serve", &self.ready),
             (
@@ -61,7 +61,7 @@ impl ClusterFigures {
                 &self.certificates_end,
             ),
         ] {
-            registry.register(format!("cluster_{name}"), help, figure.clone());
+            registry.register(format!("cluster_{name}"), help, family.clone());
         }
         registry.register(
             "cluster_condition",
@@ -98,9 +98,9 @@ impl ClusterFigures {
     }
 }
 
-/// Figures about EtcdBackups, taken from their statuses when somebody asks.
+/// Metrics about EtcdBackups, taken from their statuses when somebody asks.
 #[derive(Clone, Default)]
-pub(crate) struct BackupFigures {
+pub(crate) struct BackupMetrics {
     age: Fraction,
     failures: Whole,
     size: Whole,
@@ -108,9 +108,9 @@ pub(crate) struct BackupFigures {
     restorable: Fraction,
 }
 
-impl BackupFigures {
+impl BackupMetrics {
     fn register(&self, registry: &mut Registry) {
-        for (name, help, figure) in [
+        for (name, help, family) in [
             ("age_seconds", "Time since the last good backup was complete", &self.age),
             ("duration_seconds", "How long the last good backup took", &self.seconds),
             (
@@ -119,13 +119,13 @@ impl BackupFigures {
                 &self.restorable,
             ),
         ] {
-            registry.register(format!("backup_{name}"), help, figure.clone());
+            registry.register(format!("backup_{name}"), help, family.clone());
         }
-        for (name, help, figure) in [
+        for (name, help, family) in [
             ("failures", "Failed attempts since the last good backup", &self.failures),
             ("size_bytes", "Size of the last good backup", &self.size),
         ] {
-            registry.register(format!("backup_{name}"), help, figure.clone());
+            registry.register(format!("backup_{name}"), help, family.clone());
         }
     }
 
@@ -156,38 +156,27 @@ impl BackupFigures {
     }
 }
 
-/// Metrics about the objects, beside those of the runtime.
+/// Metrics about the objects.
+#[derive(Default)]
 pub(crate) struct ObjectMetrics {
-    registry: Registry,
-    each_cluster: ClusterFigures,
-    backups: BackupFigures,
+    each_cluster: ClusterMetrics,
+    backups: BackupMetrics,
     clusters: Gauge,
 }
 
 impl ObjectMetrics {
-    pub(crate) fn new(runtime: &stateward_runtime::Metrics) -> Self {
-        let mut registry = Registry::with_prefix("stateward");
-        runtime.register(&mut registry);
-        let clusters = Gauge::default();
-        registry.register("clusters", "EtcdClusters that are looked after", clusters.clone());
-        let each_cluster = ClusterFigures::default();
-        each_cluster.register(&mut registry);
-        let backups = BackupFigures::default();
-        backups.register(&mut registry);
-        Self {
-            registry,
-            each_cluster,
-            backups,
-            clusters,
-        }
+    /// Adds them to a registry.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        registry.register("clusters", "EtcdClusters that are looked after", self.clusters.clone());
+        self.each_cluster.register(registry);
+        self.backups.register(registry);
     }
 
-    /// Taken from the objects as they are now, in Prometheus' text format.
-    pub(crate) fn text(&self, caches: &Caches) -> String {
+    /// Takes them from the objects as they are now.
+    pub(crate) fn refresh(&self, caches: &Caches) {
         let clusters = i64::try_from(caches.clusters.count()).unwrap_or(i64::MAX);
         self.clusters.set(clusters);
         self.each_cluster.set(&caches.clusters.all());
         self.backups.set(&caches.backups.all(), Timestamp::now());
-        stateward_runtime::metrics::text(&self.registry)
     }
 }

@@ -59,7 +59,7 @@ async fn operator_process() {
     let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await;
     let client = Client::try_from(config.expect("settings")).expect("a client");
     let stop = tokio_util::sync::CancellationToken::new();
-    let _ = stateward_etcd_driver::run(stateward_etcd_driver::Config::default(), client, stop).await;
+    let _ = support::run(client, stop).await;
 }
 
 async fn at_work(client: &Client, cluster: &str) {

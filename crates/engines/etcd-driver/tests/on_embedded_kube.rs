@@ -10,26 +10,29 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use stateward_etcd::api::{EtcdCluster, EtcdRestore};
-use stateward_etcd_driver::{Config, Election, run};
+use stateward_etcd_driver::{Config, Etcd};
+use stateward_runtime::{Election, operator};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 struct Operator {
     stop: CancellationToken,
-    task: JoinHandle<Result<(), stateward_etcd_driver::Error>>,
+    task: JoinHandle<Result<(), operator::Error>>,
 }
 
 impl Operator {
     fn start(client: Client, identity: Option<&str>) -> Self {
         let stop = CancellationToken::new();
-        let config = Config {
+        let config = operator::Config {
             election: identity.map(|identity| Election {
                 duration: Duration::from_secs(3),
                 ..Election::new("default", "stateward", identity)
             }),
-            ..Config::default()
+            ..operator::Config::default()
         };
-        let running = run(config, client, stop.clone());
+        let running = operator::run(config, client, stop.clone(), |runtime| {
+            vec![Etcd::new(runtime, Config::default())]
+        });
         let task = tokio::spawn(async move {
             let ended = running.await;
             if let Err(error) = &ended {

@@ -4,6 +4,7 @@ pub mod agent;
 mod caches;
 mod client;
 mod driver;
+mod engine;
 mod execute;
 mod holds;
 mod metrics;
@@ -13,6 +14,7 @@ mod session;
 mod tls;
 
 pub use driver::MySQLDriver;
+pub use engine::MySQL;
 pub use metrics::Metrics;
 pub use observe::Means;
 pub use session::Session;

@@ -10,8 +10,8 @@ use embedded_kube::{Cluster, Faults, Guest, ImageSource};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
+use stateward::Config;
 use stateward_etcd::api::EtcdCluster;
-use stateward_etcd_driver::Config;
 use tokio_util::sync::CancellationToken;
 
 /// How to start.
@@ -107,8 +107,12 @@ fn version(folder: &Path) -> Vec<u32> {
 /// This very program as the image that pods which take and restore backups run.
 fn own_image(folder: &Path) -> Result<ImageSource> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
-    ImageSource::program(stateward_etcd_driver::AGENT_IMAGE, ("stateward", &program), folder)
-        .context("cannot copy this program")
+    ImageSource::program(
+        stateward_runtime::operator::AGENT_IMAGE,
+        ("stateward", &program),
+        folder,
+    )
+    .context("cannot copy this program")
 }
 
 impl Ground {
@@ -149,7 +153,7 @@ impl Ground {
     fn start_operator(&mut self) {
         let (client, stop) = (self.cluster.client(), self.stop.clone());
         self.operator = Some(self.guest.spawn(async move {
-            if let Err(error) = stateward_etcd_driver::run(Config::default(), client, stop).await {
+            if let Err(error) = stateward::run(Config::default(), client, stop).await {
                 tracing::error!("the operator ended: {error:#}");
             }
         }));

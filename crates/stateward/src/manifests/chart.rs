@@ -17,7 +17,7 @@ pub(crate) fn files() -> Result<Vec<(String, String)>> {
         file("files/rules-cluster.yaml", &json!(rbac::in_the_cluster()))?,
         file("files/rules-own.yaml", &json!(rbac::in_own_namespace()))?,
     ];
-    for mut crd in stateward_etcd::api::crds::all() {
+    for mut crd in stateward::crds() {
         // Ordinary templates, so that `helm upgrade` updates them; kept, because deleting a CRD deletes all its objects.
         let annotations = crd.metadata.annotations.get_or_insert_default();
         annotations.insert("helm.sh/resource-policy".into(), "keep".into());
@@ -31,14 +31,14 @@ fn about() -> Value {
     json!({
         "apiVersion": "v2",
         "name": "stateward",
-        "description": "Runs stateful systems on Kubernetes as a careful human operator would; etcd first.",
+        "description": "Runs stateful systems on Kubernetes as a careful human operator would: etcd and MySQL.",
         "type": "application",
         "version": VERSION,
         "appVersion": VERSION,
         "kubeVersion": ">=1.33.0-0",
         "home": env!("CARGO_PKG_REPOSITORY"),
         "sources": [env!("CARGO_PKG_REPOSITORY")],
-        "keywords": ["etcd", "operator", "database", "backup"],
+        "keywords": ["etcd", "mysql", "operator", "database", "backup"],
         "annotations": {"artifacthub.io/license": "Apache-2.0", "artifacthub.io/operator": "true"},
     })
 }

@@ -15,7 +15,7 @@ pub(crate) fn files() -> Result<Vec<(String, String)>> {
         ),
         ("metadata/annotations.yaml".to_owned(), yaml(&annotations())?),
     ];
-    for (name, text) in stateward_etcd::api::crds::files() {
+    for (name, text) in crate::crds::files() {
         files.push((format!("manifests/{name}"), text));
     }
     Ok(files)
@@ -37,12 +37,13 @@ fn annotations() -> Value {
 fn service_version() -> Result<Value> {
     let mut owned = Vec::new();
     let mut examples = Vec::new();
-    for crd in stateward_etcd::api::crds::all() {
+    for crd in stateward::crds() {
         let names = &crd.spec.names;
         let description = match names.kind.as_str() {
             "EtcdCluster" => "An etcd cluster.",
             "EtcdBackup" => "Backups of an etcd cluster, once or by schedule.",
-            _ => "A cluster made from a backup.",
+            "EtcdRestore" => "A cluster made from a backup.",
+            _ => "A MySQL primary with replicas.",
         };
         owned.push(json!({
             "name": crd.metadata.name, "kind": names.kind, "displayName": names.kind, "description": description,
@@ -62,6 +63,10 @@ fn service_version() -> Result<Value> {
         "apiVersion": "etcd.database.coreos.com/v1beta2", "kind": "EtcdRestore", "metadata": {"name": "example"},
         "spec": {"etcdCluster": {"name": "example"}, "backupStorageType": "S3", "s3": store},
     }));
+    examples.push(json!({
+        "apiVersion": "mysql.stateward.dev/v1alpha1", "kind": "MySQLCluster",
+        "metadata": {"name": "example"}, "spec": {"size": 3, "storage": {"size": "10Gi"}},
+    }));
     let deployment = json!({
         "name": NAME, "label": labels(), "spec": deployment_spec(IMAGE, &["operator".into(), "--no-crds".into()]),
     });
@@ -78,16 +83,16 @@ fn service_version() -> Result<Value> {
                 "categories": "Database",
                 "containerImage": IMAGE,
                 "repository": env!("CARGO_PKG_REPOSITORY"),
-                "description": "Runs etcd clusters as a careful human operator would.",
+                "description": "Runs etcd and MySQL clusters as a careful human operator would.",
             },
         },
         "spec": {
             "displayName": "Stateward",
-            "description": "Creates, scales, heals, upgrades, backs up and restores etcd clusters, and says in plain words what it does.\n\nA drop-in successor of the CoreOS etcd-operator.",
+            "description": "Creates, scales, heals, upgrades, backs up and restores etcd clusters, runs MySQL with replicas and failover, and says in plain words what it does.\n\nA drop-in successor of the CoreOS etcd-operator.",
             "version": VERSION,
             "maturity": "alpha",
             "minKubeVersion": "1.33.0",
-            "keywords": ["etcd", "database", "backup"],
+            "keywords": ["etcd", "mysql", "database", "backup"],
             "provider": {"name": "Stateward"},
             "links": [{"name": "Source", "url": env!("CARGO_PKG_REPOSITORY")}],
             "icon": [],

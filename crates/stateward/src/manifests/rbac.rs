@@ -29,12 +29,25 @@ pub(crate) fn in_namespaces() -> Vec<Value> {
         // The objects of a cluster have it as their owner with blockOwnerDeletion, so that a foreground deletion waits for them. Where the
         // admission plugin OwnerReferencesPermissionEnforcement is on, as in OpenShift, that needs this permission.
         rule("etcd.database.coreos.com", &["etcdclusters/finalizers"], &["update"]),
+        rule("mysql.stateward.dev", &["mysqlclusters"], &["get", "list", "watch"]),
+        rule("mysql.stateward.dev", &["mysqlclusters/status"], &["update"]),
+        rule("mysql.stateward.dev", &["mysqlclusters/finalizers"], &["update"]),
         rule(
             "",
             &["pods", "persistentvolumeclaims"],
             &["get", "list", "watch", "create", "patch", "delete"],
         ),
-        rule("", &["services"], &["get", "list", "watch", "create", "patch"]),
+        rule(
+            "",
+            &["services", "configmaps"],
+            &["get", "list", "watch", "create", "patch"],
+        ),
+        rule("apps", &["statefulsets"], &["get", "list", "watch", "create", "patch"]),
+        rule(
+            "networking.k8s.io",
+            &["networkpolicies"],
+            &["get", "list", "watch", "create", "patch"],
+        ),
         rule(
             "policy",
             &["poddisruptionbudgets"],

@@ -6,7 +6,9 @@ use stateward_core::conditions::{self, is_true, types};
 use stateward_etcd::api::etcd_cluster::{EtcdClusterStatus, Phase};
 use stateward_etcd::api::etcd_restore::RestorePhase;
 use stateward_etcd::api::{EtcdBackup, EtcdCluster, EtcdRestore};
+use stateward_mysql::MySQLCluster;
 
+use super::mysql;
 use super::table::table;
 
 /// All objects to list.
@@ -15,6 +17,7 @@ pub(super) struct Found {
     pub(super) clusters: Vec<EtcdCluster>,
     pub(super) backups: Vec<EtcdBackup>,
     pub(super) restores: Vec<EtcdRestore>,
+    pub(super) mysql: Vec<MySQLCluster>,
 }
 
 /// A table for each kind that has objects.
@@ -34,7 +37,12 @@ pub(super) fn text(found: &Found, with_namespace: bool, now: Timestamp) -> Strin
         found.restores.iter().map(|one| (&one.metadata, restore(one, now))),
         with_namespace,
     );
-    let tables: Vec<String> = [clusters, backups, restores].into_iter().flatten().collect();
+    let mysql = kind(
+        ["MYSQL", "READY", "VERSION", "STATE", "AGE", "REASON"],
+        found.mysql.iter().map(|one| (&one.metadata, mysql::row(one, now))),
+        with_namespace,
+    );
+    let tables: Vec<String> = [clusters, backups, restores, mysql].into_iter().flatten().collect();
     tables.join("\n")
 }
 
@@ -150,7 +158,7 @@ fn restore(restore: &EtcdRestore, now: Timestamp) -> [String; 5] {
 }
 
 /// The age, in the format of kubectl.
-fn age(since: Option<&Time>, now: Timestamp) -> String {
+pub(super) fn age(since: Option<&Time>, now: Timestamp) -> String {
     let Some(since) = since else {
         return "<unknown>".to_owned();
     };
@@ -205,6 +213,19 @@ metadata: {name: orders, namespace: shop, creationTimestamp: 2026-01-01T00:10:00
 spec: {etcdCluster: {name: orders}}
 status: {succeeded: true, phase: Complete, revision: 42}
 ";
+        let mysql = "
+apiVersion: mysql.stateward.dev/v1alpha1
+kind: MySQLCluster
+metadata: {name: ledger, namespace: shop, creationTimestamp: 2026-01-01T00:00:00Z}
+spec: {size: 3}
+status:
+  phase: Running
+  currentVersion: 9.7.4
+  readyMembers: 2
+  conditions:
+  - {type: Available, status: 'True'}
+  - {type: Degraded, status: 'True', message: ledger-2 does not reply}
+";
         let typed = |kind: &str, text: &str| {
             let head = format!("apiVersion: etcd.database.coreos.com/v1beta2\nkind: {kind}\nmetadata:");
             text.replace("\nmetadata:", &format!("\n{head}"))
@@ -213,6 +234,7 @@ status: {succeeded: true, phase: Complete, revision: 42}
             clusters: read(&typed("EtcdCluster", clusters)),
             backups: read(&typed("EtcdBackup", backups)),
             restores: read(&typed("EtcdRestore", restores)),
+            mysql: read(mysql),
         }
     }
 
@@ -231,6 +253,9 @@ nightly   2      25h ago        Failing   31d   the bucket does not exist
 
 RESTORE   CLUSTER   REVISION   STATE      AGE    REASON
 orders    orders    42         Complete   110m
+
+MYSQL    READY   VERSION   STATE      AGE    REASON
+ledger   2/3     9.7.4     Degraded   120m   ledger-2 does not reply
 ";
         assert_eq!(shown, expected, "\n{shown}");
     }

@@ -2,6 +2,7 @@
 //! cluster, backup and restore.
 
 mod all;
+mod mysql;
 mod one;
 mod table;
 
@@ -11,13 +12,14 @@ use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use stateward_etcd::api::{EtcdBackup, EtcdCluster};
+use stateward_mysql::MySQLCluster;
 
 pub(crate) use one::text;
 
 /// Options of `stateward status`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The EtcdCluster to describe; without it, all objects are listed
+    /// The EtcdCluster or MySQLCluster to describe; without it, all objects are listed
     cluster: Option<String>,
     /// The namespace; by default that of the kubeconfig
     #[arg(long, short)]
@@ -43,11 +45,12 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
                 clusters: list(&client, namespace).await?,
                 backups: list(&client, namespace).await?,
                 restores: list(&client, namespace).await?,
+                mysql: list(&client, namespace).await?,
             };
             let text = all::text(&found, options.all_namespaces, Timestamp::now());
             if text.is_empty() {
                 let place = namespace.map_or("any namespace".to_owned(), |name| format!("namespace {name}"));
-                eprintln!("No EtcdCluster, EtcdBackup or EtcdRestore found in {place}.");
+                eprintln!("No EtcdCluster, EtcdBackup, EtcdRestore or MySQLCluster found in {place}.");
             }
             print!("{text}");
         }
@@ -58,9 +61,17 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
 async fn describe(client: &Client, namespace: &str, name: &str) -> Result<String> {
     let clusters: Api<EtcdCluster> = Api::namespaced(client.clone(), namespace);
     let cluster = clusters
-        .get(name)
+        .get_opt(name)
         .await
         .with_context(|| format!("cannot read EtcdCluster {name} in namespace {namespace}"))?;
+    let Some(cluster) = cluster else {
+        let clusters: Api<MySQLCluster> = Api::namespaced(client.clone(), namespace);
+        let cluster = clusters.get_opt(name).await;
+        let cluster = cluster.with_context(|| format!("cannot read MySQLCluster {name} in namespace {namespace}"))?;
+        let cluster = cluster
+            .with_context(|| format!("no EtcdCluster or MySQLCluster is named {name} in namespace {namespace}"))?;
+        return Ok(mysql::text(&cluster));
+    };
     let mut backups: Vec<EtcdBackup> = list(client, Some(namespace)).await.unwrap_or_default();
     backups.retain(|backup| backup.spec.cluster_ref.as_ref().is_some_and(|of| of.name == name));
     Ok(one::text(&cluster) + &one::backups_text(&backups))

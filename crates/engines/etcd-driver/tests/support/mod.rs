@@ -9,19 +9,20 @@ use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
 use stateward_etcd::api::EtcdCluster;
 use stateward_etcd::api::etcd_cluster::EtcdClusterStatus;
-use stateward_etcd_driver::{Config, run};
+use stateward_etcd_driver::{Config, Etcd};
+use stateward_runtime::operator;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) struct Operator {
     stop: CancellationToken,
-    task: JoinHandle<Result<(), stateward_etcd_driver::Error>>,
+    task: JoinHandle<Result<(), operator::Error>>,
 }
 
 impl Operator {
     pub(crate) fn start(client: Client) -> Self {
         let stop = CancellationToken::new();
-        let running = run(Config::default(), client, stop.clone());
+        let running = run(client, stop.clone());
         Self {
             stop,
             task: tokio::spawn(running),
@@ -32,6 +33,14 @@ impl Operator {
         self.stop.cancel();
         self.task.await.expect("it ends").expect("without an error");
     }
+}
+
+/// Runs an operator with the etcd engine.
+pub(crate) async fn run(client: Client, stop: CancellationToken) -> Result<(), operator::Error> {
+    operator::run(operator::Config::default(), client, stop, |runtime| {
+        vec![Etcd::new(runtime, Config::default())]
+    })
+    .await
 }
 
 /// Waits for a condition, for a minute and a half at most.
