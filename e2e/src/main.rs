@@ -10,6 +10,7 @@ mod environment;
 mod log;
 mod memory;
 mod meter;
+mod mysql;
 mod s3;
 mod scenarios;
 #[path = "../../crates/backup/tests/servers/mod.rs"]

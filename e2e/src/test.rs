@@ -86,6 +86,9 @@ impl Test {
         self.clusters()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await?;
+        self.mysql_clusters()
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await?;
         self.stateful_sets()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await?;
