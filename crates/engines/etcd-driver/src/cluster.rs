@@ -12,7 +12,7 @@ use stateward_etcd::cluster::{Cluster, Effect, Launch, MemberName, Order, Record
 use stateward_runtime::{Driver, Failure, Index, Key, Look, Observed, Runtime, Step, secrets, watch, worker};
 
 use crate::Shared;
-use crate::carry_out::Executor;
+use crate::execute::Executor;
 use crate::observe::{Means, Session, observe};
 
 /// How much earlier the first by name of several members that begin a cluster together is started. At its very first start

@@ -43,14 +43,14 @@ pub(crate) struct ConditionLabel {
 
 /// Figures about EtcdClusters, taken from their statuses when somebody asks.
 #[derive(Clone, Default)]
-pub(crate) struct ClusterFigures {
+pub(crate) struct ClusterMetrics {
     wanted: Whole,
     ready: Whole,
     certificates_end: Whole,
     conditions: Family<ConditionLabel, Gauge>,
 }
 
-impl ClusterFigures {
+impl ClusterMetrics {
     fn register(&self, registry: &mut Registry) {
         for (name, help, figure) in [
             ("members_wanted", "spec.size of an EtcdCluster", &self.wanted),
@@ -100,7 +100,7 @@ impl ClusterFigures {
 
 /// Figures about EtcdBackups, taken from their statuses when somebody asks.
 #[derive(Clone, Default)]
-pub(crate) struct BackupFigures {
+pub(crate) struct BackupMetrics {
     age: Fraction,
     failures: Whole,
     size: Whole,
@@ -108,7 +108,7 @@ pub(crate) struct BackupFigures {
     restorable: Fraction,
 }
 
-impl BackupFigures {
+impl BackupMetrics {
     fn register(&self, registry: &mut Registry) {
         for (name, help, figure) in [
             ("age_seconds", "Time since the last good backup was complete", &self.age),
@@ -159,8 +159,8 @@ impl BackupFigures {
 /// Metrics about the objects, beside those of the runtime.
 pub(crate) struct ObjectMetrics {
     registry: Registry,
-    each_cluster: ClusterFigures,
-    backups: BackupFigures,
+    each_cluster: ClusterMetrics,
+    backups: BackupMetrics,
     clusters: Gauge,
 }
 
@@ -170,9 +170,9 @@ impl ObjectMetrics {
         runtime.register(&mut registry);
         let clusters = Gauge::default();
         registry.register("clusters", "EtcdClusters that are looked after", clusters.clone());
-        let each_cluster = ClusterFigures::default();
+        let each_cluster = ClusterMetrics::default();
         each_cluster.register(&mut registry);
-        let backups = BackupFigures::default();
+        let backups = BackupMetrics::default();
         backups.register(&mut registry);
         Self {
             registry,

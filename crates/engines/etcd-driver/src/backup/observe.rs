@@ -132,8 +132,8 @@ async fn progress(address: &str) -> Option<Progress> {
     let uri = format!("http://{host}:{PROGRESS_PORT}/progress").parse().ok()?;
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let asked = async {
-        let answer = client.get(uri).await.ok()?;
-        let body = Limited::new(answer.into_body(), 64 << 10).collect().await.ok()?;
+        let reply = client.get(uri).await.ok()?;
+        let body = Limited::new(reply.into_body(), 64 << 10).collect().await.ok()?;
         serde_json::from_slice(&body.to_bytes()).ok()
     };
     tokio::time::timeout(Duration::from_secs(2), asked).await.ok()?

@@ -5,7 +5,7 @@
 //! lies what only the user can do: lead the clients to the new members.
 
 use super::members::{display_name, owner};
-use super::{Effect, LATER, Listed, MemberId, MemberName, Note, Reason, SOON, Step, View, Voice, Work};
+use super::{Effect, LATER, Listed, MemberId, MemberName, MemberProbe, Note, Reason, SOON, Step, View, Work};
 
 /// Instead of a bootstrap: nothing is founded, since the cluster is there. `None`: it answers, and can be taken up.
 pub(super) fn begin(view: &View<'_>) -> Option<Step> {
@@ -13,7 +13,7 @@ pub(super) fn begin(view: &View<'_>) -> Option<Step> {
         return None;
     }
     if view.world.list.is_none() {
-        let silent: Vec<String> = view.world.voices.iter().filter_map(silence).collect();
+        let silent: Vec<String> = view.world.probes.iter().filter_map(why_no_reply).collect();
         let why = if silent.is_empty() {
             "it has no leader".to_owned()
         } else {
@@ -187,25 +187,25 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
 
 /// What those that were asked by their endpoints said of themselves: endpoint and version.
 fn answers<'a>(view: &'a View<'_>) -> impl Iterator<Item = (&'a MemberName, &'a crate::api::EtcdVersion)> {
-    let voices = view.world.voices.iter();
-    voices
+    let probes = view.world.probes.iter();
+    probes
         .filter(|(name, _)| view.intent.adopt.contains(&name.0))
-        .filter_map(|(name, voice)| match voice {
-            Voice::Answered(answer) => Some((name, &answer.version)),
-            Voice::Silent(_) => None,
+        .filter_map(|(name, probe)| match probe {
+            MemberProbe::Reply(reply) => Some((name, &reply.version)),
+            MemberProbe::NoReply(_) => None,
         })
 }
 
 /// A member answers and sees a leader.
 fn answered(view: &View<'_>, id: MemberId) -> bool {
-    let mut voices = view.world.voices.values();
-    voices.any(|voice| matches!(voice, Voice::Answered(answer) if answer.id == id && answer.leader.is_some()))
+    let mut probes = view.world.probes.values();
+    probes.any(|probe| matches!(probe, MemberProbe::Reply(reply) if reply.id == id && reply.leader.is_some()))
 }
 
-fn silence((name, voice): (&MemberName, &Voice)) -> Option<String> {
-    match voice {
-        Voice::Silent(why) => Some(format!("{name}: {why}")),
-        Voice::Answered(_) => None,
+fn why_no_reply((name, probe): (&MemberName, &MemberProbe)) -> Option<String> {
+    match probe {
+        MemberProbe::NoReply(why) => Some(format!("{name}: {why}")),
+        MemberProbe::Reply(_) => None,
     }
 }
 
