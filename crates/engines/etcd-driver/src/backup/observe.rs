@@ -115,7 +115,7 @@ async fn secrets(shared: &Shared, key: &Key, backup: &EtcdBackup, world: &mut Wo
                 world.secrets += &format!("{name}@{version} ");
             }
             None => {
-                world.missing = Some(format!("the Secret {name} is not there: create it with {keys}"));
+                world.missing = Some(format!("the Secret {name} does not exist: create it with {keys}"));
             }
         }
     }

@@ -196,7 +196,7 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
             }
             Some(there) if !is_owned(&there.metadata, cluster.metadata.uid.as_deref().unwrap_or_default()) => {
                 return Err(Refused::Words(format!(
-                    "the Certificate {} exists and belongs to somebody else: delete it, or choose another name for the cluster",
+                    "the Certificate {} exists and belongs to another object: delete it, or choose another name for the cluster",
                     there.name_any()
                 )));
             }

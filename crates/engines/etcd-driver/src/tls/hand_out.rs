@@ -211,7 +211,7 @@ pub(crate) async fn issue(
             let issued = trusted.into_keys().collect::<Vec<_>>().join(",");
             let annotations = Annotations::from([(ISSUED_BY.to_owned(), issued)]);
             write(shared, &api, cluster, one, data, annotations).await?;
-            tracing::info!(cluster = %key, secret = one.name, "certificate of the user's own Secret taken over");
+            tracing::info!(cluster = %key, secret = one.name, "certificate of the user's own Secret adopted");
             continue;
         }
         let vouching = origin.bundle();
@@ -327,7 +327,7 @@ fn mounted_secret(pod: &Pod, role: Role) -> Option<&str> {
 pub(super) fn nothing_to_issue_from(cluster: &EtcdCluster) -> String {
     match secret_of_ca(cluster, Role::Server) {
         Some(name) => {
-            format!("the Secret {name} with the certificate authority is not there: create it with tls.crt and tls.key")
+            format!("the Secret {name} with the CA does not exist: create it with tls.crt and tls.key")
         }
         None => "cert-manager has not written all certificates yet".to_owned(),
     }
@@ -410,7 +410,7 @@ pub(crate) async fn trust(
     let api: Api<Secret> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     let mounted = mounted(&api, cluster).await?;
     if let Some(absent) = mounted.iter().find(|one| one.there.is_none()) {
-        return Err(Refused::Guard(format!("the Secret {} is not there", absent.name)));
+        return Err(Refused::Guard(format!("the Secret {} does not exist", absent.name)));
     }
     let secrets = mounted.iter().filter_map(Mounted::now).collect();
     must_hold(shared, key, cluster, intent, secrets, guards).await?;
@@ -467,7 +467,7 @@ pub(crate) async fn renew_ca(shared: &Shared, key: &Key, cluster: &EtcdCluster) 
             }
         }
         make_ca(shared, &api, cluster, role, there, now).await?;
-        tracing::info!(cluster = %key, secret = name, "a new certificate authority was made");
+        tracing::info!(cluster = %key, secret = name, "a new CA was made");
     }
     Ok(())
 }

@@ -149,14 +149,12 @@ impl Origin {
     fn signing(name: &str, content: &Content, now: Timestamp) -> Result<Self, String> {
         let text = |key: &str| Some(String::from_utf8_lossy(&content.get(key)?.0).into_owned());
         let (Some(ca), Some(key)) = (text("tls.crt"), text("tls.key")) else {
-            return Err(format!(
-                "the Secret {name} with the certificate authority lacks tls.crt or tls.key"
-            ));
+            return Err(format!("the Secret {name} with the CA lacks tls.crt or tls.key"));
         };
         match unfit(&ca, &key, now) {
             None => Ok(Self::Sign { ca, key }),
             Some(why) => Err(format!(
-                "no certificate can be signed with the Secret {name}: {why}; put certificate and key of one authority there"
+                "no certificate can be signed with the Secret {name}: {why}; put certificate and key of one CA there"
             )),
         }
     }
@@ -231,7 +229,7 @@ impl<'a> Kept<'a> {
         let Some(content) = content else {
             let keys = keys.join(", ");
             return Some(format!(
-                "the Secret {name} is not there: create it with the keys {keys}"
+                "the Secret {name} does not exist: create it with the keys {keys}"
             ));
         };
         let lacking = keys.iter().find(|key| !content.contains_key(**key))?;

@@ -151,7 +151,7 @@ mod tests {
         assert!(why(&one.certificate, &one.key, later).contains("ended"));
         let Tls::Auto(auto) = cluster.tls() else { panic!() };
         let leaf = sign(&wanted(&cluster, auto, Role::Server), &one.certificate, &one.key, now).expect("a certificate");
-        assert!(why(&leaf.certificate, &leaf.key, now).contains("not one of an authority"));
+        assert!(why(&leaf.certificate, &leaf.key, now).contains("not one of a CA"));
     }
 
     #[test]

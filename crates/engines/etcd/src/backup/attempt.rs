@@ -122,7 +122,7 @@ fn held_up(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
     let trouble = match (&view.world.source, &view.world.missing) {
         (Source::NoCluster, _) => (
             Reason::ClusterMissing,
-            format!("EtcdCluster {cluster} is not there: create it, or change spec.clusterRef"),
+            format!("EtcdCluster {cluster} does not exist: create it, or change spec.clusterRef"),
         ),
         (Source::Cluster(source), _) if source.members.is_empty() => {
             let message = format!("waiting for EtcdCluster {cluster}, which has no ready member");
@@ -184,7 +184,7 @@ pub(super) fn make(view: &View<'_>, status: &mut EtcdBackupStatus, attempt: &Bac
             view,
             status,
             Reason::NothingToDo,
-            "what it was to work on is not there any more",
+            "what it was to work on does not exist any more",
         ),
     }
 }

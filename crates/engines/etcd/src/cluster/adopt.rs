@@ -23,7 +23,7 @@ pub(super) fn begin(view: &View<'_>) -> Option<Step> {
             Step::new(
                 Work::Creating,
                 Reason::WaitingForAdopted,
-                format!("the cluster to be taken over (annotation stateward.dev/adopt-endpoints) does not prove its member list: {why}"),
+                format!("the cluster to be adopted (annotation stateward.dev/adopt-endpoints) does not prove its member list: {why}"),
             )
             .wake(LATER),
         );
@@ -61,18 +61,18 @@ fn other_tls(view: &View<'_>) -> Option<String> {
     let managed = view.world.trust.as_ref().is_some_and(|trust| trust.managed);
     let how = match (theirs, view.intent.tls) {
         (true, false) => {
-            "with TLS, and spec.TLS gives no certificates for it: set TLS.static with Secrets of the old cluster's certificate authority"
+            "with TLS, and spec.TLS gives no certificates for it: set TLS.static with Secrets of the old cluster's CA"
         }
         (false, true) => {
             "without TLS, and spec.TLS asks for it: remove spec.TLS, and set it when the old members have left"
         }
         (true, true) if managed => {
-            "with TLS, and do not trust the certificates of TLS.auto or TLS.certManager: set TLS.static with Secrets of the old cluster's certificate authority"
+            "with TLS, and do not trust the certificates of TLS.auto or TLS.certManager: set TLS.static with Secrets of the old cluster's CA"
         }
         _ => return None,
     };
     Some(format!(
-        "the members of the cluster to be taken over talk to each other {how}"
+        "the members of the cluster to be adopted talk to each other {how}"
     ))
 }
 
@@ -169,7 +169,7 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
         warning: false,
         reason: Reason::MemberReleased,
         message: format!(
-            "{} ({}), which was taken over, left; its pod can be deleted",
+            "{} ({}), which was adopted, left; its pod can be deleted",
             display_name(victim),
             victim.id
         ),
@@ -243,7 +243,7 @@ mod tests {
         let released = joined().spec(|intent| intent.release_adopted = true);
         released.then(
             Reason::ReleasingMember,
-            &["let member old-0 (7) go, which was taken over"],
+            &["release member old-0 (7), which was adopted"],
         );
     }
 

@@ -236,7 +236,7 @@ impl fmt::Display for Effect {
             }
             Self::Promote { member, id, .. } => write!(f, "promote {member} ({id})"),
             Self::RemoveMember { member, id, .. } => write!(f, "remove member {member} ({id})"),
-            Self::ReleaseMember { member, id, .. } => write!(f, "let member {member} ({id}) go, which was taken over"),
+            Self::ReleaseMember { member, id, .. } => write!(f, "release member {member} ({id}), which was adopted"),
             Self::UpdatePeerUrl { member, peer_url, .. } => write!(f, "let peers reach {member} at {peer_url}"),
             Self::MoveLeader { from, to, .. } => write!(f, "move leadership from {from} to {to}"),
             Self::Compact { .. } => write!(f, "compact"),
@@ -246,11 +246,11 @@ impl fmt::Display for Effect {
             Self::EnableDowngrade { to, .. } => write!(f, "enable the downgrade to {to}"),
             Self::CancelDowngrade { .. } => write!(f, "cancel the downgrade"),
             Self::IssueCertificates { next: false } => write!(f, "issue certificates"),
-            Self::IssueCertificates { next: true } => write!(f, "issue certificates of the new authority"),
+            Self::IssueCertificates { next: true } => write!(f, "issue certificates of the new CA"),
             Self::RequestCertificates => write!(f, "ask cert-manager for certificates"),
-            Self::RenewCa => write!(f, "make a new certificate authority"),
+            Self::RenewCa => write!(f, "make a new CA"),
             Self::TrustCas { cas } => {
-                write!(f, "let {} authorities be trusted", cas.len())
+                write!(f, "let {} CAs be trusted", cas.len())
             }
             Self::TakeBackup { name, version } => write!(f, "create EtcdBackup {name} before the upgrade to {version}"),
             Self::ApplyBackup => write!(f, "apply the EtcdBackup of spec.backup"),

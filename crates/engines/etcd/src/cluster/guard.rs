@@ -433,21 +433,21 @@ impl Fact {
             Self::StillTrusted { bundle } => {
                 let mut secrets = facts.secrets.as_ref().ok_or(FactNeed::Secrets)?.iter();
                 Check::unless(secrets.find(|secret| !secret.agrees(bundle)), |secret| {
-                    format!("the Secret {} names other authorities now", secret.name)
+                    format!("the Secret {} names other CAs now", secret.name)
                 })
             }
             Self::AllTrust { cas, before } => {
                 let mut pods = facts.pods.as_ref().ok_or(FactNeed::Pods)?.iter();
                 let trusts = |pod: &&PodNow| cas.is_subset(pod.trusts.as_ref().unwrap_or(before));
                 Check::unless(pods.find(|pod| !trusts(pod)), |pod| {
-                    format!("{} does not trust the new authority yet", pod.name)
+                    format!("{} does not trust the new CA yet", pod.name)
                 })
             }
             Self::VouchersStay { cas } => {
                 let mut secrets = facts.secrets.as_ref().ok_or(FactNeed::Secrets)?.iter();
                 Check::unless(secrets.find(|secret| !secret.issued.is_subset(cas)), |secret| {
                     let name = &secret.name;
-                    format!("the certificate in the Secret {name} is of an authority that would be dropped")
+                    format!("the certificate in the Secret {name} is of a CA that would be dropped")
                 })
             }
             Self::AllSeen { cas, seen } => {

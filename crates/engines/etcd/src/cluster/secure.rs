@@ -40,7 +40,7 @@ pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
             Effect::RenewCa,
             say(
                 Reason::RotatingAuthority,
-                "a new certificate authority is made; members learn to trust it beside the old one",
+                "a new CA is made; members learn to trust it beside the old one",
             ),
         ],
         None => Vec::new(),
@@ -53,7 +53,7 @@ pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
             Effect::IssueCertificates { next: true },
             say(
                 Reason::RotatingAuthority,
-                "every member trusts the new certificate authority: its certificates are handed out",
+                "every member trusts the new CA: its certificates are handed out",
             ),
         ],
         Some(Rotation::Reissuing) => Vec::new(),
@@ -74,15 +74,15 @@ pub(super) fn wait(view: &View<'_>) -> Option<Step> {
     let trust = view.world.trust.as_ref()?;
     let (message, wake) = match step {
         _ if !trust.overlap_left.is_zero() => (
-            "the certificate authority is rotated; clients are left time to read their Secret anew (overlapSeconds)",
+            "the CA is rotated; clients are left time to read their Secret anew (overlapSeconds)",
             trust.overlap_left,
         ),
-        Rotation::TrustingBoth => ("members learn to trust the new certificate authority", LOOK),
+        Rotation::TrustingBoth => ("members learn to trust the new CA", LOOK),
         Rotation::Reissuing => (
-            "the certificate authority is rotated; waiting until every member is seen with its new certificates",
+            "the CA is rotated; waiting until every member is seen with its new certificates",
             LOOK,
         ),
-        Rotation::DroppingOld => ("the old certificate authority is dropped", LOOK),
+        Rotation::DroppingOld => ("the old CA is dropped", LOOK),
     };
     Some(Step::new(Work::Changing, Reason::RotatingAuthority, message).wake(wake))
 }
@@ -107,7 +107,7 @@ pub(super) fn estranged(view: &View<'_>) -> Option<Step> {
         Work::Blocked,
         Reason::AuthorityReplaced,
         format!(
-            "the certificates for {traffic} come from a certificate authority that {name} does not trust, so a restarted member would be cut off: put the old authority's certificate beside the new one's in the CA file, and take it out when all members were restarted. Or delete all pods at once, with an interruption"
+            "the certificates for {traffic} come from a CA that {name} does not trust, so a restarted member would be cut off: put the old CA's certificate beside the new one's in the CA file, and take it out when all members were restarted. Or delete all pods at once, with an interruption"
         ),
     ))
 }
@@ -182,9 +182,9 @@ mod tests {
     fn a_new_ca_is_trusted_before_it_is_used() {
         trust(|_| {}).then(Reason::AsExpected, &[]);
         let due = trust(|trust| trust.renew = true);
-        due.then(Reason::AsExpected, &["make a new certificate authority"]);
+        due.then(Reason::AsExpected, &["make a new CA"]);
         let made = trust(|trust| trust.wanted = BTreeSet::from(["peer/new".to_owned()]));
-        made.then(Reason::RotatingAuthority, &["let 2 authorities be trusted"]);
+        made.then(Reason::RotatingAuthority, &["let 2 CAs be trusted"]);
     }
 
     #[test]

@@ -123,7 +123,7 @@ pub(super) fn cancel_downgrade(view: &View<'_>) -> Option<Step> {
         Step::new(
             Work::Upgrading,
             Reason::CancellingDowngrade,
-            format!("etcd was told to go back to 3.{told}, which is not wished any more: it is told so"),
+            format!("etcd was told to go back to 3.{told}, which is not desired any more: the downgrade is cancelled"),
         )
         .with([Effect::CancelDowngrade { cluster: list.cluster }])
         .wake(LATER),
