@@ -7,6 +7,7 @@ mod conflicts;
 mod dependencies;
 mod purity;
 mod standalone;
+mod words;
 
 use anyhow::{Context, Result};
 
@@ -40,6 +41,8 @@ pub(crate) fn run(paths: &Paths) -> Result<()> {
     purity::check(paths).context("lane failed: purity")?;
     eprintln!("lint: standalone");
     standalone::check(paths).context("lane failed: standalone")?;
+    eprintln!("lint: words");
+    words::check(paths).context("lane failed: words")?;
     for (name, arguments) in GATES {
         if name == "deny" && !deny_is_installed() {
             eprintln!("lint: deny skipped: cargo-deny is not installed (cargo install --locked cargo-deny)");

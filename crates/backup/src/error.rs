@@ -72,7 +72,7 @@ impl Error {
             _ => "see what the store says",
         };
         let what = match reason {
-            Reason::AccessDenied => "the store refuses access",
+            Reason::AccessDenied => "the store denies access",
             Reason::BucketMissing => "there is no such bucket, container or folder",
             Reason::BackupMissing => "there is no such file",
             Reason::StoreUnreachable => "the store cannot be reached",

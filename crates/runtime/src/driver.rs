@@ -189,7 +189,7 @@ pub enum Failure {
     #[error(transparent)]
     Kubernetes(#[from] kube::Error),
     /// An object of this name belongs to somebody else.
-    #[error("{0} exists and belongs to somebody else: delete it, or choose another name")]
+    #[error("{0} exists and belongs to another object: delete it, or choose another name")]
     NameTaken(String),
     /// It failed, for a reason that users see, with what to do.
     #[error("{}", .0.message)]

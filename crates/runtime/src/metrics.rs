@@ -70,7 +70,7 @@ impl Metrics {
         let help = "Rounds of all clusters by how they ended";
         registry.register("rounds", help, self.reconciles.clone());
         registry.register("round_seconds", "How long rounds take", self.reconcile_seconds.clone());
-        registry.register("effects", "Effects that were carried out", self.effects.clone());
+        registry.register("effects", "Effects that were executed", self.effects.clone());
         registry.register("status_writes", "Writes of statuses", self.status_writes.clone());
         registry.register("leads", "1 while this operator acts", self.leads.clone());
     }

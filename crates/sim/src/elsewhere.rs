@@ -21,7 +21,7 @@ impl Sim<'_> {
         for (id, process) in &self.processes {
             let name = endpoint(&process.name);
             if process.name.0.starts_with(OLD) && intent.adopt.contains(&name) {
-                world.voices.insert(MemberName(name), self.probe(*id));
+                world.probes.insert(MemberName(name), self.probe(*id));
                 asked.push(*id);
             }
         }

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use stateward_etcd::cluster::{
-    Answer, ClusterId, Launch, Listed, MemberId, MemberList, MemberName, Silence, SilenceKind, Voice,
+    ClusterId, Launch, Listed, MemberId, MemberList, MemberName, MemberProbe, NoReply, NoReplyKind, Reply,
 };
 
 use crate::queue::{Event, Id, stamp};
@@ -31,8 +31,8 @@ pub(crate) fn hash(parts: &[&str]) -> u64 {
     hash
 }
 
-fn no_reply(message: &str) -> Voice {
-    Voice::Silent(Silence::new(SilenceKind::NotReached, message))
+fn no_reply(message: &str) -> MemberProbe {
+    MemberProbe::NoReply(NoReply::new(NoReplyKind::NotReached, message))
 }
 
 pub(crate) enum Start {
@@ -333,7 +333,7 @@ impl Sim<'_> {
     }
 
     /// What a probe of a member returns.
-    pub(crate) fn probe(&self, process: Id) -> Voice {
+    pub(crate) fn probe(&self, process: Id) -> MemberProbe {
         if !self.operator_reaches(process) {
             return no_reply("timed out");
         }
@@ -345,7 +345,7 @@ impl Sim<'_> {
             .filter(|leader| self.connected(process, *leader) || *leader == process)
             .and_then(|leader| self.data_of(leader))
             .map(|data| data.id);
-        Voice::Answered(Answer {
+        MemberProbe::Reply(Reply {
             id: data.id,
             cluster: ClusterId(data.cluster),
             leader,

@@ -188,8 +188,8 @@ impl Sim<'_> {
                 self.truth.downgrade = None;
                 Ok(())
             }
-            Effect::RenewAuthority => self.renew_authority(cluster),
-            Effect::TrustAuthorities { authorities } => self.trust_authorities(cluster, authorities),
+            Effect::RenewCa => self.renew_ca(cluster),
+            Effect::TrustCas { cas } => self.trust_cas(cluster, cas),
             Effect::IssueCertificates { next } => self.issue_certificates(cluster, *next),
             Effect::RequestCertificates | Effect::TakeBackup { .. } | Effect::ApplyBackup | Effect::Tell(_) => Ok(()),
             Effect::DropBackup { .. } => self.drop_backup(&precondition),

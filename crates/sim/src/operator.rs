@@ -271,7 +271,7 @@ impl Sim<'_> {
         let mut probed = Vec::new();
         for (name, pod) in cache.pods.iter().filter(|(_, pod)| own(pod.owner)) {
             if pod.shown.running {
-                world.voices.insert(name.clone(), self.probe(pod.id));
+                world.probes.insert(name.clone(), self.probe(pod.id));
                 probed.push(pod.id);
             }
             world.pods.insert(name.clone(), pod.shown.clone());
@@ -590,8 +590,8 @@ fn names_a_fresh_one(effect: &Effect, fresh: &[MemberName]) -> bool {
         | Effect::CancelDowngrade { .. }
         | Effect::IssueCertificates { .. }
         | Effect::RequestCertificates
-        | Effect::RenewAuthority
-        | Effect::TrustAuthorities { .. }
+        | Effect::RenewCa
+        | Effect::TrustCas { .. }
         | Effect::TakeBackup { .. }
         | Effect::ApplyBackup
         | Effect::DropBackup { .. }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use stateward_etcd::api::EtcdVersion;
-use stateward_etcd::cluster::{Alarm, Authority, MemberId, MemberName, Uid};
+use stateward_etcd::cluster::{Alarm, Ca, MemberId, MemberName, Uid};
 
 use crate::kube::{Kube, Node, PodObject};
 use crate::operator::Operator;
@@ -37,9 +37,9 @@ pub(crate) struct Process {
     pub(crate) slow_until: Ms,
     pub(crate) crashes_until: Ms,
     /// The CAs that it trusts since it started.
-    pub(crate) trusts: BTreeSet<Authority>,
+    pub(crate) trusts: BTreeSet<Ca>,
     /// The CAs of the certificates that it presents now.
-    pub(crate) shows: BTreeSet<Authority>,
+    pub(crate) shows: BTreeSet<Ca>,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use stateward_etcd::cluster::guard::{SecretNow, SecretRole};
-use stateward_etcd::cluster::{Authority, Trust, World};
+use stateward_etcd::cluster::{Ca, Trust, World};
 
 use crate::kube::Cluster;
 use crate::queue::{Event, Id, Ms};
@@ -26,16 +26,16 @@ const SIDES: [&str; 2] = ["peer/", "client/"];
 pub(crate) struct Secrets {
     /// The cluster object that they belong to.
     pub(crate) owner: Id,
-    pub(crate) bundle: BTreeSet<Authority>,
-    pub(crate) issued: BTreeSet<Authority>,
-    pub(crate) wanted: BTreeSet<Authority>,
+    pub(crate) bundle: BTreeSet<Ca>,
+    pub(crate) issued: BTreeSet<Ca>,
+    pub(crate) wanted: BTreeSet<Ca>,
     /// The traffic whose CA is to be rotated.
     renew: BTreeSet<&'static str>,
     /// By the spec the certificates come from another source, and the Secrets for that do not exist yet.
     absent: bool,
     changed: Ms,
     /// The previous certificates, and until when a kubelet may still mount them.
-    before: (BTreeSet<Authority>, Ms),
+    before: (BTreeSet<Ca>, Ms),
     made: u32,
 }
 
@@ -135,7 +135,7 @@ impl Sim<'_> {
     }
 
     #[cfg(test)]
-    pub(crate) fn only_ca(&self) -> Option<BTreeSet<Authority>> {
+    pub(crate) fn only_ca(&self) -> Option<BTreeSet<Ca>> {
         let secrets = self.kube.now.secrets.as_ref()?;
         let one = secrets.bundle == secrets.wanted && secrets.issued == secrets.wanted;
         one.then(|| secrets.wanted.clone())
@@ -159,7 +159,7 @@ impl Sim<'_> {
         let Some(secrets) = self.kube.now.secrets.as_ref().filter(|secrets| secrets.owner == owner) else {
             return Vec::new();
         };
-        let of = |all: &BTreeSet<Authority>, side: &str| -> BTreeSet<Authority> {
+        let of = |all: &BTreeSet<Ca>, side: &str| -> BTreeSet<Ca> {
             all.iter().filter(|name| name.starts_with(side)).cloned().collect()
         };
         let secret = |role, side| SecretNow {
@@ -208,7 +208,7 @@ impl Sim<'_> {
         own.ok_or_else(|| "denied by a guard: it has no Secrets".into())
     }
 
-    pub(crate) fn renew_authority(&mut self, cluster: &Cluster) -> Result<(), String> {
+    pub(crate) fn renew_ca(&mut self, cluster: &Cluster) -> Result<(), String> {
         let secrets = self.own_secrets(cluster)?;
         if !secrets.renew.is_empty() {
             let sides = secrets.renew.clone();
@@ -217,14 +217,10 @@ impl Sim<'_> {
         Ok(())
     }
 
-    pub(crate) fn trust_authorities(
-        &mut self,
-        cluster: &Cluster,
-        authorities: &BTreeSet<Authority>,
-    ) -> Result<(), String> {
+    pub(crate) fn trust_cas(&mut self, cluster: &Cluster, cas: &BTreeSet<Ca>) -> Result<(), String> {
         let now = self.now;
         let secrets = self.own_secrets(cluster)?;
-        secrets.bundle.clone_from(authorities);
+        secrets.bundle.clone_from(cas);
         secrets.changed = now;
         Ok(())
     }
@@ -249,7 +245,7 @@ impl Sim<'_> {
     }
 
     /// The certificates that a process reads when it starts.
-    pub(crate) fn certificates_at_start(&mut self) -> BTreeSet<Authority> {
+    pub(crate) fn certificates_at_start(&mut self) -> BTreeSet<Ca> {
         let Some(secrets) = self.kube.now.secrets.clone() else {
             return BTreeSet::new();
         };

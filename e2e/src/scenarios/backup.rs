@@ -245,7 +245,7 @@ pub(crate) async fn backup_problems_are_reported(test: &Test) -> Result<String> 
     says(
         test,
         "no-store",
-        "the Secret aws is not there: create it with credentials and config",
+        "the Secret aws does not exist: create it with credentials and config",
         30,
     )
     .await?;
@@ -268,7 +268,7 @@ pub(crate) async fn backup_problems_are_reported(test: &Test) -> Result<String> 
         with(to_file("b.backup"), json!({"clusterRef": {"name": "nobody"}})),
     )
     .await?;
-    says(test, "no-cluster", "EtcdCluster nobody is not there", 30).await?;
+    says(test, "no-cluster", "EtcdCluster nobody does not exist", 30).await?;
     test.backups()
         .patch(
             "no-cluster",
@@ -356,7 +356,7 @@ pub(crate) async fn backups_are_isolated_by_namespace(test: &Test) -> Result<Str
         })
         .await
     };
-    said("by-reference", "EtcdCluster c is not there").await?;
+    said("by-reference", "EtcdCluster c does not exist").await?;
     said("by-claim", "persistentvolumeclaim").await?;
     let ended = namespaces.delete(&other, &DeleteParams::default()).await;
     until("the other namespace to be deleted", 120, async || {

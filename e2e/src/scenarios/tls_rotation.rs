@@ -164,7 +164,7 @@ pub(crate) async fn tls_ca_of_the_user_replaced(test: &Test) -> Result<String> {
         .await?;
     until("a message about the Secret", 60, async || {
         let message = test.condition("c", "Degraded", "CannotCarryOut", 5).await?;
-        ensure!(message.contains("is not there"), "the message is: {message}");
+        ensure!(message.contains("does not exist"), "the message is: {message}");
         Ok(Some(()))
     })
     .await?;
@@ -324,7 +324,7 @@ pub(crate) async fn tls_auto_becomes_static(test: &Test) -> Result<String> {
     test.edit("c", json!({ "TLS": tls })).await?;
     let message = test.condition("c", "Degraded", "CannotCarryOut", 60).await?;
     ensure!(
-        message.contains("the Secret etcd-peer-tls is not there"),
+        message.contains("the Secret etcd-peer-tls does not exist"),
         "the message is: {message}"
     );
     let begin = apply_secret(test, &own[0]);

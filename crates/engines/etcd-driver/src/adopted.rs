@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use stateward_etcd::api::EtcdCluster;
 use stateward_etcd::cluster::manifests::tls_secrets;
 use stateward_etcd::cluster::members::owner;
-use stateward_etcd::cluster::{Answer, Intent, MemberName, Silence, Voice, World};
+use stateward_etcd::cluster::{Intent, MemberName, MemberProbe, NoReply, Reply, World};
 
 use crate::Shared;
 use crate::adopt_scope::Scope;
@@ -24,13 +24,13 @@ const TIMEOUTS: Timeouts = Timeouts {
 
 /// Whether they have to be heard: not any more when one of ours answers and lists nobody else.
 pub(crate) fn are_needed(intent: &Intent, world: &World) -> bool {
-    let mut ours = world.voices.values().filter_map(|voice| match voice {
-        Voice::Answered(answer) => Some(answer),
-        Voice::Silent(_) => None,
+    let mut ours = world.probes.values().filter_map(|probe| match probe {
+        MemberProbe::Reply(reply) => Some(reply),
+        MemberProbe::NoReply(_) => None,
     });
     !intent.adopt.is_empty()
-        && !ours.any(|answer| {
-            !answer.learner && answer.leader.is_some() && answer.list.iter().all(|line| owner(intent, line).is_some())
+        && !ours.any(|reply| {
+            !reply.learner && reply.leader.is_some() && reply.list.iter().all(|line| owner(intent, line).is_some())
         })
 }
 
@@ -64,8 +64,8 @@ pub(crate) async fn connect(
 }
 
 /// What a member that is not ours said is taken only if all its peers may be joined.
-pub(crate) fn may_be_joined(intent: &Intent, scope: &Scope<'_>, answer: &Answer) -> Result<(), String> {
-    let strangers = answer.list.iter().filter(|line| owner(intent, line).is_none());
+pub(crate) fn may_be_joined(intent: &Intent, scope: &Scope<'_>, reply: &Reply) -> Result<(), String> {
+    let strangers = reply.list.iter().filter(|line| owner(intent, line).is_none());
     match strangers
         .flat_map(|line| &line.peer_urls)
         .all(|url| scope.may_join(url))
@@ -79,10 +79,10 @@ const NOT_ALLOWED: &str =
     "no pod or Service of this namespace, and the operator was not started with --adopt-allow for it";
 
 /// Why a server that is not ours did not answer, without what it said itself.
-pub(crate) fn silence(error: &crate::client::Error) -> Silence {
-    Silence {
+pub(crate) fn why_no_reply(error: &crate::client::Error) -> NoReply {
+    NoReply {
         words: in_own_words(error).to_owned(),
-        ..crate::connections::silence(error)
+        ..crate::connections::why_no_reply(error)
     }
 }
 

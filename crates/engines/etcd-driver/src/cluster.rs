@@ -11,7 +11,7 @@ use stateward_etcd::cluster::{Cluster, Effect, Launch, MemberName, Order, Record
 use stateward_runtime::{Driver, Failure, Index, Key, Look, Observed, Runtime, Step, secrets, watch, worker};
 
 use crate::Shared;
-use crate::carry_out::Executor;
+use crate::execute::Executor;
 use crate::observe::{Means, Session, observe};
 
 /// How much earlier the first by name of several members that begin a cluster together is started. At its very first start
@@ -163,7 +163,7 @@ mod tests {
     use serde_json::json;
     use stateward_core::ObjectVersion;
     use stateward_etcd::api::EtcdVersion;
-    use stateward_etcd::cluster::{Answer, ClusterId, Intent, MemberId, Uid, Voice, World};
+    use stateward_etcd::cluster::{ClusterId, Intent, MemberId, MemberProbe, Reply, Uid, World};
     use stateward_runtime::Leadership;
     use stateward_runtime::worker::Seen;
     use tokio_util::sync::CancellationToken;
@@ -206,9 +206,9 @@ mod tests {
         })
     }
 
-    fn answer() -> Answer {
+    fn reply() -> Reply {
         let (id, cluster) = (MemberId(1), ClusterId(7));
-        Answer {
+        Reply {
             id,
             cluster,
             leader: Some(id),
@@ -246,7 +246,7 @@ mod tests {
         let client = Client::new(address, None, timeouts).expect("a connection");
         let observed = Observed {
             world: World {
-                voices: [(member.clone(), Voice::Answered(answer()))].into(),
+                probes: [(member.clone(), MemberProbe::Reply(reply()))].into(),
                 ..World::default()
             },
             means: Means {

@@ -9,7 +9,7 @@ use crate::client::{Client, Error, Timeouts, ask};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use stateward_etcd::api::names;
-use stateward_etcd::cluster::{Intent, MemberName, Silence, SilenceKind};
+use stateward_etcd::cluster::{Intent, MemberName, NoReply, NoReplyKind};
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -49,12 +49,12 @@ struct Open {
 
 /// A silent member whose next word is awaited beside the rounds, so that it holds nobody up and is heard at once.
 struct Awaited {
-    why: Arc<Mutex<Silence>>,
+    why: Arc<Mutex<NoReply>>,
     task: AbortOnDropHandle<()>,
 }
 
 impl Awaited {
-    fn new(client: Client, why: Silence, loop_of_cluster: Arc<Notify>) -> Self {
+    fn new(client: Client, why: NoReply, loop_of_cluster: Arc<Notify>) -> Self {
         let why = Arc::new(Mutex::new(why));
         let latest = why.clone();
         let task = async move {
@@ -62,7 +62,7 @@ impl Awaited {
             let (mut pause, longest) = RETRY;
             // The very question of the rounds: what it is not answered, they are not either.
             while let Err(error) = ask(&client).await {
-                keep(&latest, silence(&error));
+                keep(&latest, why_no_reply(&error));
                 tokio::time::sleep(pause).await;
                 pause = pause.mul_f64(1.05).min(longest);
             }
@@ -90,9 +90,9 @@ impl Connections {
         member: &MemberName,
         pod: &core::Pod,
         secrets: &mut SecretReader,
-    ) -> Result<Client, Silence> {
-        let not_reached = |words: &str| Silence::new(SilenceKind::NotReached, words);
-        let cannot_ask = |words: String| Silence::new(SilenceKind::CannotAsk, words);
+    ) -> Result<Client, NoReply> {
+        let not_reached = |words: &str| NoReply::new(NoReplyKind::NotReached, words);
+        let cannot_ask = |words: String| NoReply::new(NoReplyKind::CannotAsk, words);
         let ip = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref());
         let ip: IpAddr = ip
             .and_then(|ip| ip.parse().ok())
@@ -137,7 +137,7 @@ impl Connections {
     }
 
     /// Why a member need not be asked: it was silent, and has not spoken since.
-    pub(crate) fn silence(&mut self, member: &MemberName) -> Option<Silence> {
+    pub(crate) fn why_no_reply(&mut self, member: &MemberName) -> Option<NoReply> {
         let open = self.open.get_mut(member)?;
         if open.awaited.as_ref()?.task.is_finished() {
             open.awaited = None;
@@ -149,7 +149,7 @@ impl Connections {
 
     /// Remembers whether a member answered, or why not. The connection itself is kept: it mends itself, and a frozen member
     /// that comes back is heard on it.
-    pub(crate) fn heard(&mut self, member: &MemberName, silent: Option<&Silence>) {
+    pub(crate) fn heard(&mut self, member: &MemberName, silent: Option<&NoReply>) {
         if let Some(open) = self.open.get_mut(member) {
             open.has_answered |= silent.is_none();
             open.awaited =
@@ -197,12 +197,12 @@ fn mounts_ours(pod: &core::Pod) -> bool {
 }
 
 /// Why a member was silent, in words that do not change from one time to the next: they reach the status.
-pub(crate) fn silence(error: &Error) -> Silence {
+pub(crate) fn why_no_reply(error: &Error) -> NoReply {
     let kind = match error {
-        Error::Handshake(_) => SilenceKind::Handshake,
-        Error::Permission(_) => SilenceKind::NotPermitted,
-        Error::Refused(_) | Error::Unsupported(_) => SilenceKind::Unusable,
-        Error::TimedOut(_) | Error::Broken(_) => SilenceKind::NoReply,
+        Error::Handshake(_) => NoReplyKind::Handshake,
+        Error::Permission(_) => NoReplyKind::NotPermitted,
+        Error::Refused(_) | Error::Unsupported(_) => NoReplyKind::Unusable,
+        Error::TimedOut(_) | Error::Broken(_) => NoReplyKind::TimedOut,
         Error::Unreachable(_)
         | Error::NoQuorum(_)
         | Error::NotYet(_)
@@ -210,7 +210,7 @@ pub(crate) fn silence(error: &Error) -> Silence {
         | Error::AlreadyThere(_)
         | Error::NotALearner
         | Error::NoSpace(_)
-        | Error::AuthNotEnabled => SilenceKind::NotReached,
+        | Error::AuthNotEnabled => NoReplyKind::NotReached,
     };
     let no_reply = "it accepts connections and does not reply in time";
     let words = match error {
@@ -221,7 +221,7 @@ pub(crate) fn silence(error: &Error) -> Silence {
         Error::Unreachable(why) if why.contains("did not accept a connection") => "no connection in time".to_owned(),
         error => error.to_string(),
     };
-    Silence {
+    NoReply {
         kind,
         words,
         since: Some(Timestamp::now()),
@@ -229,10 +229,10 @@ pub(crate) fn silence(error: &Error) -> Silence {
 }
 
 /// Keeps the latest failure. One of the same kind as before began when it did before.
-fn keep(latest: &Mutex<Silence>, now: Silence) {
+fn keep(latest: &Mutex<NoReply>, now: NoReply) {
     let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
     let since = latest.since.filter(|_| now.kind == latest.kind).or(now.since);
-    *latest = Silence { since, ..now };
+    *latest = NoReply { since, ..now };
 }
 
 #[cfg(test)]
@@ -258,14 +258,18 @@ mod tests {
     async fn a_silent_member_is_not_asked_by_rounds_until_it_spoke() {
         // Given a member that was silent,
         let (_mute, mut connections, member) = to_a_mute().await;
-        assert_eq!(connections.silence(&member), None);
-        let silent = Silence::new(SilenceKind::NoReply, "no reply in time");
+        assert_eq!(connections.why_no_reply(&member), None);
+        let silent = NoReply::new(NoReplyKind::TimedOut, "no reply in time");
         connections.heard(&member, Some(&silent));
         // then rounds have its silence at hand,
-        assert!(connections.silence(&member).is_some_and(|now| now.is_same(&silent)));
+        assert!(
+            connections
+                .why_no_reply(&member)
+                .is_some_and(|now| now.is_same(&silent))
+        );
         // and when it has spoken they ask it.
         connections.heard(&member, None);
-        assert_eq!(connections.silence(&member), None);
+        assert_eq!(connections.why_no_reply(&member), None);
     }
 
     #[tokio::test]
@@ -282,17 +286,17 @@ mod tests {
         drop(closed);
         let refused = ask(&client(address)).await.unwrap_err();
         // then only the second one is as a member that has not started;
-        assert_eq!(silence(&refused).kind, SilenceKind::NotReached, "{refused}");
-        assert_eq!(silence(&no_reply).kind, SilenceKind::NoReply, "{no_reply}");
+        assert_eq!(why_no_reply(&refused).kind, NoReplyKind::NotReached, "{refused}");
+        assert_eq!(why_no_reply(&no_reply).kind, NoReplyKind::TimedOut, "{no_reply}");
         // and while one is asked again and again, the time since when it is so stays.
-        let first = silence(&no_reply);
+        let first = why_no_reply(&no_reply);
         connections.heard(&member, Some(&first));
         keep(
             &connections.open[&member].awaited.as_ref().unwrap().why,
-            silence(&Error::Broken("reset".into())),
+            why_no_reply(&Error::Broken("reset".into())),
         );
-        let latest = connections.silence(&member).unwrap();
-        assert_eq!((latest.kind, latest.since), (SilenceKind::NoReply, first.since));
+        let latest = connections.why_no_reply(&member).unwrap();
+        assert_eq!((latest.kind, latest.since), (NoReplyKind::TimedOut, first.since));
     }
 
     #[tokio::test]
@@ -301,7 +305,7 @@ mod tests {
         let (_mute, mut connections, member) = to_a_mute().await;
         assert_eq!(connections.patience(&member, false), PATIENCE_WITH_NEW);
         assert_eq!(connections.patience(&member, true), PATIENCE);
-        connections.heard(&member, Some(&Silence::new(SilenceKind::NoReply, "no reply in time")));
+        connections.heard(&member, Some(&NoReply::new(NoReplyKind::TimedOut, "no reply in time")));
         // when it answers the one who waits for it,
         let spoke = AbortOnDropHandle::new(tokio::spawn(async {}));
         while !spoke.is_finished() {
@@ -316,7 +320,7 @@ mod tests {
             .unwrap()
             .task = spoke;
         // then the next round asks it, and waits as long as for any other.
-        assert_eq!(connections.silence(&member), None);
+        assert_eq!(connections.why_no_reply(&member), None);
         assert_eq!(connections.patience(&member, false), PATIENCE);
     }
 }

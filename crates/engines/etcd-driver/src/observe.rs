@@ -18,21 +18,21 @@ use stateward_etcd::api::{EtcdCluster, names};
 use stateward_etcd::cluster::manifests::ANNOTATION_METADATA;
 use stateward_etcd::cluster::members::owner;
 use stateward_etcd::cluster::{
-    Alarm, Answer, DataHash, Intent, KeptBackup, MemberId, MemberList, MemberName, Record, Services, Silence,
-    SilenceKind, Trust, Uid, UpgradeBackup, Voice, World, facts,
+    Alarm, DataHash, Intent, KeptBackup, MemberId, MemberList, MemberName, MemberProbe, NoReply, NoReplyKind, Record,
+    Reply, Services, Trust, Uid, UpgradeBackup, World, facts,
 };
 use stateward_runtime::{Key, Look, Observed};
 
 use crate::Shared;
 use crate::cluster::Clusters;
-use crate::connections::{Connections, silence};
+use crate::connections::{Connections, why_no_reply};
 use crate::secrets::SecretReader;
 
 /// For how long a claim may be pending before its events are looked at.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How soon a member that is silent is asked again.
-const SILENCE_INTERVAL: Duration = Duration::from_secs(1);
+const NO_REPLY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a loop keeps between rounds: connections and what was read, nothing that a decision rests on.
 #[derive(Default)]
@@ -43,7 +43,7 @@ pub(crate) struct Session {
     /// again with the same words.
     fresh_names: Vec<MemberName>,
     /// Since when this loop has seen what timers wait for.
-    watch: crate::fate::Watch,
+    watch: crate::ends::Watch,
     /// What Kubernetes last said of a pending claim, by UID, and when that was read.
     problems: HashMap<String, (Instant, Option<String>)>,
     /// When a pod was first seen to be blocked, by UID and Kubernetes' reason. Times in objects are of other clocks.
@@ -59,10 +59,10 @@ pub(crate) struct Means {
 }
 
 /// The words of the members that answered.
-pub(crate) fn answers(world: &World) -> impl Iterator<Item = (&MemberName, &Answer)> {
-    world.voices.iter().filter_map(|(name, voice)| match voice {
-        Voice::Answered(answer) => Some((name, answer)),
-        Voice::Silent(_) => None,
+pub(crate) fn answers(world: &World) -> impl Iterator<Item = (&MemberName, &Reply)> {
+    world.probes.iter().filter_map(|(name, probe)| match probe {
+        MemberProbe::Reply(reply) => Some((name, reply)),
+        MemberProbe::NoReply(_) => None,
     })
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn observe(shared: &Shared, look: Look<'_, Clusters>) -> kube::
     }
     world.services = services(shared, key, uid, &mut world.conflicts);
     backups(shared, key, intent, record, &mut world);
-    crate::fate::observe(shared, record, &mut world);
+    crate::ends::observe(shared, record, &mut world);
     session.connections.keep_only(|member| pods.contains_key(member));
     let uids: Vec<&str> = world.pods.values().map(|pod| pod.uid.0.as_str()).collect();
     session.blocked.retain(|(uid, _), _| uids.contains(&uid.as_str()));
@@ -115,9 +115,13 @@ pub(crate) async fn observe(shared: &Shared, look: Look<'_, Clusters>) -> kube::
     if world.list.is_some() && world.has_alarm(Alarm::Corrupt) {
         world.hashes = hashes(&world, &clients).await;
     }
-    if world.voices.values().any(|voice| matches!(voice, Voice::Silent(_))) {
+    if world
+        .probes
+        .values()
+        .any(|probe| matches!(probe, MemberProbe::NoReply(_)))
+    {
         // Kubernetes may not notice when it speaks again.
-        look_again = look_again.into_iter().chain([SILENCE_INTERVAL]).min();
+        look_again = look_again.into_iter().chain([NO_REPLY_INTERVAL]).min();
     }
     world.auth_enabled = auth_enabled(intent, record, &world, &clients).await;
     world.restores = crate::restore::requests(shared, key, cluster);
@@ -241,24 +245,24 @@ async fn listen_to_adopted(
         Ok(client) => {
             let asked = ask(&client.with_request_timeout(Duration::from_secs(1))).await;
             let asked = asked
-                .map_err(|error| crate::adopted::silence(&error))
+                .map_err(|error| crate::adopted::why_no_reply(&error))
                 .and_then(|asked| {
-                    crate::adopted::may_be_joined(intent, &scope, &asked.answer)
-                        .map_err(|why| Silence::new(SilenceKind::CannotAsk, why))?;
+                    crate::adopted::may_be_joined(intent, &scope, &asked.reply)
+                        .map_err(|why| NoReply::new(NoReplyKind::CannotAsk, why))?;
                     Ok(asked)
                 });
             (name, Some(client), asked)
         }
-        Err(why) => (name, None, Err(Silence::new(SilenceKind::CannotAsk, why))),
+        Err(why) => (name, None, Err(NoReply::new(NoReplyKind::CannotAsk, why))),
     });
     for (name, client, asked) in join_all(questions).await {
         match asked {
             Ok(asked) => {
                 world.alarms.extend(asked.alarms);
-                world.voices.insert(name.clone(), Voice::Answered(asked.answer));
+                world.probes.insert(name.clone(), MemberProbe::Reply(asked.reply));
                 clients.extend(client.map(|client| (name, client)));
             }
-            Err(why) => drop(world.voices.insert(name, Voice::Silent(why))),
+            Err(why) => drop(world.probes.insert(name, MemberProbe::NoReply(why))),
         }
     }
     Ok(())
@@ -270,7 +274,7 @@ async fn question(client: &Client, intent: &Intent, record: &Record) -> crate::c
     let current = record.current.as_ref();
     if current.is_some_and(|current| intent.version.minor() > current.minor()) {
         let agreed = client.cluster_version().await;
-        asked.answer.cluster_minor = agreed.ok().flatten().map(|version| version.minor());
+        asked.reply.cluster_minor = agreed.ok().flatten().map(|version| version.minor());
     }
     Ok(asked)
 }
@@ -296,11 +300,11 @@ async fn listen(
             .to(shared, key, intent, name, pod, &mut session.secrets)
             .await
         {
-            Ok(client) => match connections.silence(name) {
-                Some(why) => drop(world.voices.insert(name.clone(), Voice::Silent(why))),
+            Ok(client) => match connections.why_no_reply(name) {
+                Some(why) => drop(world.probes.insert(name.clone(), MemberProbe::NoReply(why))),
                 None => drop(clients.insert(name.clone(), client)),
             },
-            Err(why) => drop(world.voices.insert(name.clone(), Voice::Silent(why))),
+            Err(why) => drop(world.probes.insert(name.clone(), MemberProbe::NoReply(why))),
         }
     }
     let questions = clients.iter().map(|(name, client)| {
@@ -309,24 +313,24 @@ async fn listen(
         async move { (name, question(&client, intent, record).await) }
     });
     for (name, asked) in join_all(questions).await {
-        let voice = match asked {
+        let probe = match asked {
             Ok(asked) => {
                 session.connections.heard(name, None);
                 world.alarms.extend(asked.alarms);
-                Voice::Answered(asked.answer)
+                MemberProbe::Reply(asked.reply)
             }
             Err(error) => {
-                let why = silence(&error);
+                let why = why_no_reply(&error);
                 session.connections.heard(name, Some(&why));
-                Voice::Silent(why)
+                MemberProbe::NoReply(why)
             }
         };
-        world.voices.insert(name.clone(), voice);
+        world.probes.insert(name.clone(), probe);
     }
     for (name, _) in world.pods.iter().filter(|(_, pod)| pod.terminating) {
         session.connections.close(name);
     }
-    clients.retain(|name, _| matches!(world.voices.get(name), Some(Voice::Answered(_))));
+    clients.retain(|name, _| matches!(world.probes.get(name), Some(MemberProbe::Reply(_))));
     clients
 }
 
@@ -335,27 +339,27 @@ async fn prove(record: &Record, world: &World, clients: &BTreeMap<MemberName, Cl
     let cluster = record.bootstrap.as_ref().and_then(|bootstrap| bootstrap.cluster);
     // The first member of a restored cluster is of another one, which nobody knows yet.
     let seed = record.restoring().map(|restoring| &restoring.seed);
-    let mut able: Vec<(&Client, &Answer)> = clients
+    let mut able: Vec<(&Client, &Reply)> = clients
         .iter()
-        .filter_map(|(name, client)| match world.voices.get(name)? {
-            Voice::Answered(answer) => Some((name, client, answer)),
-            Voice::Silent(_) => None,
+        .filter_map(|(name, client)| match world.probes.get(name)? {
+            MemberProbe::Reply(reply) => Some((name, client, reply)),
+            MemberProbe::NoReply(_) => None,
         })
-        .filter(|(_, _, answer)| !answer.learner && answer.leader.is_some())
-        .filter(|(name, _, answer)| seed == Some(name) || cluster.is_none_or(|cluster| cluster == answer.cluster))
-        .map(|(_, client, answer)| (client, answer))
+        .filter(|(_, _, reply)| !reply.learner && reply.leader.is_some())
+        .filter(|(name, _, reply)| seed == Some(name) || cluster.is_none_or(|cluster| cluster == reply.cluster))
+        .map(|(_, client, reply)| (client, reply))
         .collect();
-    able.sort_by_key(|(_, answer)| answer.leader != Some(answer.id));
-    let proof = |client: &Client, answer: &Answer| {
+    able.sort_by_key(|(_, reply)| reply.leader != Some(reply.id));
+    let proof = |client: &Client, reply: &Reply| {
         let client = client.with_request_timeout(Duration::from_secs(1));
-        let answer = answer.clone();
-        async move { prove_list(&client, &answer).await.ok() }
+        let reply = reply.clone();
+        async move { prove_list(&client, &reply).await.ok() }
     };
     let (first, rest) = able.split_first()?;
     if let Some(list) = proof(first.0, first.1).await {
         return Some(list);
     }
-    let others = join_all(rest.iter().map(|(client, answer)| proof(client, answer))).await;
+    let others = join_all(rest.iter().map(|(client, reply)| proof(client, reply))).await;
     others.into_iter().flatten().next()
 }
 
@@ -371,7 +375,7 @@ async fn auth_enabled(
         return None;
     }
     let voters = clients.iter().filter(
-        |(name, _)| matches!(world.voices.get(*name), Some(Voice::Answered(answer)) if !answer.learner && answer.leader.is_some()),
+        |(name, _)| matches!(world.probes.get(*name), Some(MemberProbe::Reply(reply)) if !reply.learner && reply.leader.is_some()),
     );
     let questions = voters.map(async |(_, client)| {
         let client = client.with_request_timeout(Duration::from_secs(1));
@@ -388,8 +392,8 @@ pub(crate) const HASH_PATIENCE: Duration = Duration::from_secs(7);
 async fn hashes(world: &World, clients: &BTreeMap<MemberName, Client>) -> BTreeMap<MemberId, DataHash> {
     let voters = clients
         .iter()
-        .filter_map(|(name, client)| match world.voices.get(name)? {
-            Voice::Answered(answer) if !answer.learner => Some((answer.id, client)),
+        .filter_map(|(name, client)| match world.probes.get(name)? {
+            MemberProbe::Reply(reply) if !reply.learner => Some((reply.id, client)),
             _ => None,
         });
     let questions = voters.map(async |(id, client)| {

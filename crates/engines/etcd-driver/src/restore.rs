@@ -138,7 +138,7 @@ async fn missing_secret(
             .workers
             .uses((Restore::NAME, key), (secrets::KIND, secret.clone()));
         if secrets::look(&shared.runtime, &secret).await?.is_none() {
-            return Ok(Some(format!("the Secret {name} is not there: create it")));
+            return Ok(Some(format!("the Secret {name} does not exist: create it")));
         }
     }
     Ok(None)

@@ -193,7 +193,7 @@ impl SecretReader {
         };
         let found = match found {
             Ok(Some(found)) => found,
-            Ok(None) => return Err(format!("the Secret {name} to connect with is not there")),
+            Ok(None) => return Err(format!("the Secret {name} to connect with does not exist")),
             Err(error) => return Err(format!("the Secret {name} could not be read: {error}")),
         };
         if let Some((version, tls)) = self.certificates.get(name)

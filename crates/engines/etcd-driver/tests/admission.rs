@@ -138,14 +138,14 @@ struct Server {
 
 impl Server {
     async fn run(&self, case: &Case) -> Option<String> {
-        let answer = match &case.before {
+        let reply = match &case.before {
             None => self.dry_run(&case.apply).await,
             Some(before) => self.change(before, &case.apply).await,
         };
-        match (&case.expect, answer) {
+        match (&case.expect, reply) {
             (Expect::Ok, Ok(())) => None,
             (Expect::Refused(part), Err(message)) if message.contains(part) => None,
-            (expect, answer) => Some(format!("{}: expected {expect:?}, got {answer:?}", case.name)),
+            (expect, reply) => Some(format!("{}: expected {expect:?}, got {reply:?}", case.name)),
         }
     }
 
@@ -170,10 +170,10 @@ impl Server {
         let name = created.metadata.name.expect("name");
         let mut changed = object(after);
         changed.metadata.resource_version = created.metadata.resource_version;
-        let answer = objects.replace(&name, &dry(), &changed).await;
+        let reply = objects.replace(&name, &dry(), &changed).await;
         let deleted = objects.delete(&name, &DeleteParams::default()).await;
         deleted.map_err(|error| format!("clean-up: {}", message(error)))?;
-        answer.map(drop).map_err(message)
+        reply.map(drop).map_err(message)
     }
 }
 

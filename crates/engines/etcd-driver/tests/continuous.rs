@@ -25,8 +25,8 @@ async fn content(client: &Client, revision: i64) -> BTreeMap<Vec<u8>, Vec<u8>> {
         revision,
         ..RangeRequest::default()
     };
-    let answer = client.range(all).await.expect("all keys");
-    answer.kvs.into_iter().map(|kv| (kv.key, kv.value)).collect()
+    let reply = client.range(all).await.expect("all keys");
+    reply.kvs.into_iter().map(|kv| (kv.key, kv.value)).collect()
 }
 
 async fn progress(address: SocketAddr) -> Option<Progress> {
@@ -34,9 +34,9 @@ async fn progress(address: SocketAddr) -> Option<Progress> {
     let mut stream = tokio::net::TcpStream::connect(address).await.ok()?;
     let request = format!("GET /progress HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.ok()?;
-    serde_json::from_str(answer.split("\r\n\r\n").nth(1)?).ok()
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.ok()?;
+    serde_json::from_str(reply.split("\r\n\r\n").nth(1)?).ok()
 }
 
 fn put(key: &str, value: &str) -> RequestOp {
@@ -72,8 +72,8 @@ async fn change(client: &Client, round: usize) -> i64 {
         .put(format!("large-{round}"), vec![7; 1_000_000])
         .await
         .expect("put");
-    let answer = client.put("round", format!("{round}")).await.expect("put");
-    answer.header.expect("a header").revision
+    let reply = client.put("round", format!("{round}")).await.expect("put");
+    reply.header.expect("a header").revision
 }
 
 #[tokio::test]

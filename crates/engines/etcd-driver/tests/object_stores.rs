@@ -156,7 +156,7 @@ async fn google() {
 
 #[tokio::test]
 #[ignore = "./x store test"]
-async fn s3_over_tls_with_an_authority_of_its_own() {
+async fn s3_over_tls_with_a_ca_of_its_own() {
     let program = newest();
     let etcd = Etcd::first(&program, &[]);
     fill(&etcd, 10).await;
@@ -432,11 +432,11 @@ async fn token_service(certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -
             let body = format!(
                 "<{action}Response><{action}Result><Credentials>{keys}</Credentials></{action}Result></{action}Response>"
             );
-            let answer = format!(
+            let reply = format!(
                 "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/xml\r\nContent-Length: {}\r\n\r\n{body}",
                 body.len()
             );
-            let _gone = (stream.write_all(answer.as_bytes()).await, stream.shutdown().await);
+            let _gone = (stream.write_all(reply.as_bytes()).await, stream.shutdown().await);
             let line = String::from_utf8_lossy(&head)
                 .lines()
                 .next()

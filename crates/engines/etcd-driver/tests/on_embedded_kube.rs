@@ -147,7 +147,7 @@ async fn a_name_that_somebody_else_has_is_said_and_left_alone() {
         let status = clusters.get("demo").await.ok()?.status?;
         status
             .waiting
-            .contains("belongs to somebody else")
+            .contains("belongs to another object")
             .then_some(status.waiting)
     })
     .await;

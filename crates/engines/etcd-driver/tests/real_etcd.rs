@@ -14,7 +14,7 @@ use support::{Etcd, Program, Start, free_port, programs, until};
 
 async fn answers(client: &Client) -> Asked {
     until("an answer with a leader", async || {
-        ask(client).await.ok().filter(|asked| asked.answer.leader.is_some())
+        ask(client).await.ok().filter(|asked| asked.reply.leader.is_some())
     })
     .await
 }
@@ -24,16 +24,16 @@ async fn a_member_tells_about_itself_and_a_quorum_proves_the_list() {
     for program in programs() {
         let etcd = Etcd::first(&program, &[]);
         let client = etcd.client();
-        let answer = answers(&client).await.answer;
-        assert_eq!(answer.version, program.version);
-        assert_eq!(answer.leader, Some(answer.id));
-        assert!(!answer.learner && answer.db_size > 0);
+        let reply = answers(&client).await.reply;
+        assert_eq!(reply.version, program.version);
+        assert_eq!(reply.leader, Some(reply.id));
+        assert!(!reply.learner && reply.db_size > 0);
         let list = until("a proven list with a name", async || {
-            let list = prove_list(&client, &answer).await.ok()?;
+            let list = prove_list(&client, &reply).await.ok()?;
             list.members[0].name.is_some().then_some(list)
         })
         .await;
-        assert_eq!(list.cluster, answer.cluster);
+        assert_eq!(list.cluster, reply.cluster);
         assert_eq!(list.members.len(), 1);
         assert_eq!(list.members[0].peer_urls, std::slice::from_ref(&etcd.peer_url));
         assert!(client.member_list(false).await.expect("a list").members[0].client_urls[0].contains("127.0.0.1"));
@@ -71,7 +71,7 @@ async fn learners_join_and_are_promoted_when_they_have_caught_up() {
         };
         let first = Etcd::first(&program, several);
         let client = first.client();
-        let leader = answers(&client).await.answer;
+        let leader = answers(&client).await.reply;
         let port = free_port();
         let url = format!("http://127.0.0.1:{port}");
         let added = client
@@ -103,7 +103,7 @@ async fn learners_join_and_are_promoted_when_they_have_caught_up() {
         };
         let second = Etcd::start(&program, start);
         let learner = second.client();
-        let asked = answers(&learner).await.answer;
+        let asked = answers(&learner).await.reply;
         assert!(asked.learner && asked.list.is_empty());
         assert_eq!(asked.cluster, leader.cluster);
         until("the promotion", async || {
@@ -131,7 +131,7 @@ async fn learners_join_and_are_promoted_when_they_have_caught_up() {
         .await;
         until("the new leader", async || {
             let asked = ask(&client).await.ok()?;
-            (asked.answer.leader == Some(MemberId(added.id))).then_some(())
+            (asked.reply.leader == Some(MemberId(added.id))).then_some(())
         })
         .await;
         let listed = client
@@ -160,12 +160,12 @@ async fn without_quorum_nothing_is_proven() {
         .await;
         let quick = client.with_request_timeout(Duration::from_millis(700));
         until("the loss to show", async || {
-            prove_list(&quick, &asked.answer).await.err()
+            prove_list(&quick, &asked.reply).await.err()
         })
         .await;
         // its own word is still to be had
         let alone = ask(&quick).await.expect("it answers");
-        assert_eq!(alone.answer.list.len(), 2);
+        assert_eq!(alone.reply.list.len(), 2);
         first.kill();
         // the call that meets the end of the connection says that it broke
         until("nothing to listen", async || {
@@ -192,12 +192,12 @@ async fn space_that_ran_out_is_seen_and_given_back() {
             ask(&client).await.ok().filter(|asked| !asked.alarms.is_empty())
         })
         .await;
-        assert_eq!(asked.alarms, [(asked.answer.id, Alarm::NoSpace)]);
+        assert_eq!(asked.alarms, [(asked.reply.id, Alarm::NoSpace)]);
 
         let revision = client.get_revision().await;
         client.compact(revision, true).await.expect("compacted");
         client.defragment().await.expect("defragmented");
-        client.disarm(asked.answer.id, Alarm::NoSpace).await.expect("disarmed");
+        client.disarm(asked.reply.id, Alarm::NoSpace).await.expect("disarmed");
         assert!(ask(&client).await.expect("an answer").alarms.is_empty());
         client.put("small", "fits").await.expect("room again");
     }
@@ -294,11 +294,11 @@ async fn under_corrupt_a_quorum_proves_the_list_and_data_can_be_compared() {
         // given a member that serves
         let etcd = Etcd::first(&program, &[]);
         let client = etcd.client();
-        let answer = answers(&client).await.answer;
+        let reply = answers(&client).await.reply;
         client.put("key", "value").await.expect("written");
         assert_eq!(hash_of_data(&client).await.expect("an answer"), None);
         // when CORRUPT is raised for itself, for a member that is not in the list, and for nobody
-        let raised = [answer.id, MemberId(0x1234), MemberId(0)];
+        let raised = [reply.id, MemberId(0x1234), MemberId(0)];
         for id in raised {
             client.raise(id, Alarm::Corrupt).await.expect("raised");
         }
@@ -312,7 +312,7 @@ async fn under_corrupt_a_quorum_proves_the_list_and_data_can_be_compared() {
         let refused = client.put("key", "other").await.expect_err("refused");
         assert!(refused.to_string().contains("corrupt cluster"), "{refused}");
         assert_eq!(client.get("key").await.expect("read"), Some(b"value".to_vec()));
-        prove_list(&client, &answer).await.expect("a quorum proves the list");
+        prove_list(&client, &reply).await.expect("a quorum proves the list");
         // the data has a hash that stands still,
         let hash = hash_of_data(&client).await.expect("an answer").expect("a hash");
         assert_eq!(hash_of_data(&client).await.expect("an answer"), Some(hash));
@@ -393,7 +393,7 @@ async fn data_that_really_differs_has_another_hash() {
 }
 
 #[tokio::test]
-async fn a_failed_handshake_is_told_apart_from_silence() {
+async fn a_failed_handshake_is_told_apart_from_no_reply() {
     // Given somebody who listens and does not speak TLS, and nobody,
     let (address, server) = listens(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
     let ca = rcgen::generate_simple_self_signed(["member".to_owned()]).expect("a certificate");
@@ -403,14 +403,14 @@ async fn a_failed_handshake_is_told_apart_from_silence() {
         let client = Client::new(address, Some((&tls, "member")), Timeouts::default()).expect("a client");
         ask(&client).await.expect_err("no etcd is there")
     };
-    let (handshake, silence) = (
+    let (handshake, why_no_reply) = (
         ask_at(address).await,
         ask_at(([127, 0, 0, 1], free_port()).into()).await,
     );
     server.abort();
     // then the first one fails for its handshake.
     assert!(matches!(handshake, Error::Handshake(_)), "{handshake}");
-    assert!(matches!(silence, Error::Unreachable(_)), "{silence}");
+    assert!(matches!(why_no_reply, Error::Unreachable(_)), "{why_no_reply}");
 }
 
 /// Listens, and keeps every connection without a reply, or replies with this to each. None is closed: what was not read of a

@@ -83,7 +83,7 @@ fn pods_of_members() {
 fn a_sealed_pod_with_tls() {
     let cluster: EtcdCluster = example("etcd-cluster-tls.yaml");
     let trust = TrustFiles {
-        authorities: ["client/77aa".to_owned(), "peer/1f2e".to_owned()].into(),
+        cas: ["client/77aa".to_owned(), "peer/1f2e".to_owned()].into(),
         peer: Some("the CA of peers, in PEM".into()),
         client: Some("the CA of clients, in PEM".into()),
     };

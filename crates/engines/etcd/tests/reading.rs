@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 use stateward_etcd::api::{EtcdBackup, EtcdCluster, EtcdRestore, crds};
 
 /// Seeded, so that a failure can be seen again.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+impl Rng {
+    fn rollout(&mut self, sides: u64) -> u64 {
         // SplitMix64
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -17,16 +17,16 @@ impl Dice {
     }
 
     fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[usize::try_from(self.roll(of.len() as u64)).expect("small")]
+        &of[usize::try_from(self.rollout(of.len() as u64)).expect("small")]
     }
 }
 
-fn value(schema: &Value, dice: &mut Dice) -> Value {
+fn value(schema: &Value, rng: &mut Rng) -> Value {
     if let Some(words) = schema["enum"].as_array() {
-        return dice.pick(words).clone();
+        return rng.pick(words).clone();
     }
     if schema["x-kubernetes-int-or-string"] == json!(true) {
-        return dice
+        return rng
             .pick(&[
                 json!(0),
                 json!(-1),
@@ -39,10 +39,10 @@ fn value(schema: &Value, dice: &mut Dice) -> Value {
     }
     match (schema["type"].as_str(), schema["format"].as_str()) {
         (Some("string"), Some("date-time")) => json!("2026-11-15T03:00:00.25+01:00"),
-        (Some("string"), _) => dice
+        (Some("string"), _) => rng
             .pick(&[json!(""), json!("a"), json!("2026-13-45"), json!("ünï ☃ \n")])
             .clone(),
-        (Some("boolean"), _) => json!(dice.roll(2) == 0),
+        (Some("boolean"), _) => json!(rng.rollout(2) == 0),
         (Some("integer"), format) => {
             let (least, most) = if format == Some("int32") {
                 (i64::from(i32::MIN), i64::from(i32::MAX))
@@ -51,7 +51,7 @@ fn value(schema: &Value, dice: &mut Dice) -> Value {
             };
             let bound = |keyword: &str, free: i64| schema[keyword].as_f64().map_or(free, |bound| bound as i64);
             let (least, most) = (bound("minimum", least), bound("maximum", most));
-            dice.pick(&[
+            rng.pick(&[
                 json!(least),
                 json!(most),
                 json!(0.clamp(least, most)),
@@ -59,25 +59,25 @@ fn value(schema: &Value, dice: &mut Dice) -> Value {
             ])
             .clone()
         }
-        (Some("array"), _) => (0..dice.roll(3)).map(|_| value(&schema["items"], dice)).collect(),
-        (Some("object"), _) => object(schema, dice),
+        (Some("array"), _) => (0..rng.rollout(3)).map(|_| value(&schema["items"], rng)).collect(),
+        (Some("object"), _) => object(schema, rng),
         other => panic!("no such type: {other:?} in {schema}"),
     }
 }
 
-fn object(schema: &Value, dice: &mut Dice) -> Value {
+fn object(schema: &Value, rng: &mut Rng) -> Value {
     let mut fields = Map::new();
     let required = schema["required"].as_array().cloned().unwrap_or_default();
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        if required.contains(&json!(name)) || dice.roll(3) > 0 {
-            fields.insert(name.clone(), value(property, dice));
+        if required.contains(&json!(name)) || rng.rollout(3) > 0 {
+            fields.insert(name.clone(), value(property, rng));
         }
     }
     if schema["additionalProperties"].is_object() {
-        for _ in 0..dice.roll(3) {
+        for _ in 0..rng.rollout(3) {
             fields.insert(
-                format!("key-{}", dice.roll(9)),
-                value(&schema["additionalProperties"], dice),
+                format!("key-{}", rng.rollout(9)),
+                value(&schema["additionalProperties"], rng),
             );
         }
     }
@@ -104,7 +104,7 @@ fn whatever_the_schema_accepts_can_be_read() {
             .expect("properties")
             .remove("metadata");
         for seed in 0..200 {
-            let mut value = object(&schema, &mut Dice(seed));
+            let mut value = object(&schema, &mut Rng(seed));
             value["metadata"] = json!({"name": "c", "namespace": "ns"});
             value["apiVersion"] = json!("etcd.database.coreos.com/v1beta2");
             value["kind"] = json!(kind);

@@ -32,7 +32,7 @@ pub(super) fn named(failure: Failure, pod: &str) -> Failure {
         Failure::Kubernetes(kube::Error::Api(status)) if refuses(&status) => Failure::Trouble(Trouble {
             reason: shared::POD_REFUSED,
             message: format!(
-                "the API server refuses pod {pod}: {}. Members that run are left as they are; revert or correct this setting",
+                "the API server rejects pod {pod}: {}. Members that run are left as they are; revert or correct this setting",
                 status.message
             ),
         }),

@@ -116,7 +116,7 @@ pub fn unfit(ca: &str, ca_key: &str, now: Timestamp) -> Option<String> {
         Err(error) => return Some(format!("the key in tls.key cannot be used ({error})")),
     };
     if !certificate.is_ca() {
-        return Some("the certificate in tls.crt is not one of an authority (basicConstraints CA:TRUE)".into());
+        return Some("the certificate in tls.crt is not one of a CA (basicConstraints CA:TRUE)".into());
     }
     if key.subject_public_key_info() != certificate.public_key().raw {
         return Some("tls.key is not the key of the certificate in tls.crt".into());

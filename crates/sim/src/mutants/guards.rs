@@ -286,7 +286,7 @@ fn until_about_to_drop(sim: &mut Sim<'_>) {
     sim.request_member_ca_rotation();
     until_about_to(
         sim,
-        |effect| matches!(effect, Effect::TrustAuthorities { authorities } if authorities.len() == 2),
+        |effect| matches!(effect, Effect::TrustCas { cas } if cas.len() == 2),
     );
 }
 

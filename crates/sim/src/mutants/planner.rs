@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use stateward_etcd::cluster::{
-    Effect, Intent, Launch, Listed, MemberName, Plan, Record, Recovery, Stop, Voice, World, members, plan,
+    Effect, Intent, Launch, Listed, MemberName, MemberProbe, Plan, Record, Recovery, Stop, World, members, plan,
 };
 
 use super::{Mutant, caught, caught_in, scenes};
@@ -242,7 +242,7 @@ pub(super) fn data_of_listed_members_is_deleted(
 ) -> Plan {
     let mut plan = plan(intent, record, world, now);
     for (member, line) in listed(intent, world) {
-        let no_reply = matches!(world.voices.get(&member), Some(Voice::Silent(_)));
+        let no_reply = matches!(world.probes.get(&member), Some(MemberProbe::NoReply(_)));
         if let (true, Some(claim), Some(list)) = (no_reply && !line.learner, world.claims.get(&member), &world.list) {
             plan.effects.push(Effect::DeleteClaim {
                 member,
@@ -272,7 +272,7 @@ pub(super) fn a_member_without_a_reply_counts_as_lost(
 ) -> Plan {
     let mut plan = plan(intent, record, world, now);
     let no_reply = listed(intent, world)
-        .find(|(member, line)| !line.learner && matches!(world.voices.get(member), Some(Voice::Silent(_))));
+        .find(|(member, line)| !line.learner && matches!(world.probes.get(member), Some(MemberProbe::NoReply(_))));
     if let Some((member, line)) = no_reply
         && plan.effects.is_empty()
     {
@@ -390,9 +390,9 @@ pub(super) fn the_next_version_does_not_wait_for_the_clusters(
     now: Timestamp,
 ) -> Plan {
     let mut world = world.clone();
-    for voice in world.voices.values_mut() {
-        if let Voice::Answered(answer) = voice {
-            answer.cluster_minor = Some(answer.version.minor());
+    for probe in world.probes.values_mut() {
+        if let MemberProbe::Reply(reply) = probe {
+            reply.cluster_minor = Some(reply.version.minor());
         }
     }
     plan(intent, record, &world, now)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stateward_etcd::cluster::{Effect, Intent, LastSeen, Plan, Record, Recovery, Voice, Watched, World, plan};
+use stateward_etcd::cluster::{Effect, Intent, LastSeen, MemberProbe, Plan, Record, Recovery, Watched, World, plan};
 
 use super::recovery_scenes as scenes;
 use super::{Mutant, caught, caught_in};
@@ -155,9 +155,9 @@ fn no_strangers(intent: &Intent, record: &Record, world: &World, now: Timestamp)
 
 fn by_term(intent: &Intent, record: &Record, world: &World, now: Timestamp) -> Plan {
     let mut world = world.clone();
-    for voice in world.voices.values_mut() {
-        if let Voice::Answered(answer) = voice {
-            answer.index += answer.term * 1000;
+    for probe in world.probes.values_mut() {
+        if let MemberProbe::Reply(reply) = probe {
+            reply.index += reply.term * 1000;
         }
     }
     plan(intent, record, &world, now)

@@ -5,7 +5,7 @@ mod history;
 mod members;
 mod plans;
 
-use stateward_etcd::cluster::{Intent, Listed, MemberName, Record, Uid, Voice, World, members::owner};
+use stateward_etcd::cluster::{Intent, Listed, MemberName, MemberProbe, Record, Uid, World, members::owner};
 
 macro_rules! names {
     ($(pub(crate) const $rule:ident: &str = $text:literal;)*) => {
@@ -60,7 +60,7 @@ pub(crate) mod name {
 
 /// Whether a member serves as the member in the list, by its reply in this reconcile.
 fn healthy(world: &World, member: &MemberName, listed: &Listed) -> bool {
-    matches!(world.voices.get(member), Some(Voice::Answered(answer)) if answer.leader.is_some() && answer.id == listed.id)
+    matches!(world.probes.get(member), Some(MemberProbe::Reply(reply)) if reply.leader.is_some() && reply.id == listed.id)
 }
 
 /// A claim of a member that a restore replaced, where the user keeps such claims.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stateward_etcd::cluster::{
-    Effect, Intent, Launch, Listed, MemberId, MemberName, Plan, Reason, Record, Stop, Voice, World, members,
+    Effect, Intent, Launch, Listed, MemberId, MemberName, MemberProbe, Plan, Reason, Record, Stop, World, members,
 };
 
 use super::{healthy, is_retained, name, not_as_expected};
@@ -55,7 +55,7 @@ impl<'a> Judge<'a> {
     }
 
     fn answers(&self, name: &MemberName) -> bool {
-        matches!(self.world.voices.get(name), Some(Voice::Answered(_)))
+        matches!(self.world.probes.get(name), Some(MemberProbe::Reply(_)))
     }
 
     /// Its pod is being deleted: it must not be counted on, whatever it replies.
@@ -69,8 +69,8 @@ impl<'a> Judge<'a> {
 
     /// etcd 3.2 has no call that transfers leadership.
     fn can_transfer_leadership(&self, name: &MemberName) -> bool {
-        match self.world.voices.get(name) {
-            Some(Voice::Answered(answer)) => answer.version.at_least(3, 3, 0),
+        match self.world.probes.get(name) {
+            Some(MemberProbe::Reply(reply)) => reply.version.at_least(3, 3, 0),
             _ => true,
         }
     }
@@ -126,8 +126,8 @@ impl<'a> Judge<'a> {
                 | Effect::CancelDowngrade { .. }
                 | Effect::IssueCertificates { .. }
                 | Effect::RequestCertificates
-                | Effect::RenewAuthority
-                | Effect::TrustAuthorities { .. }
+                | Effect::RenewCa
+                | Effect::TrustCas { .. }
                 | Effect::TakeBackup { .. }
                 | Effect::ApplyBackup
                 | Effect::DropBackup { .. }
@@ -191,9 +191,9 @@ impl<'a> Judge<'a> {
             all.push((name::FOREIGN_MEMBERS, format!("{effect} without the user's request")));
         }
         let well = |line: &&&Listed| {
-            let mut voices = self.world.voices.values();
-            voices.any(
-                |voice| matches!(voice, Voice::Answered(answer) if answer.id == line.id && answer.leader.is_some()),
+            let mut probes = self.world.probes.values();
+            probes.any(
+                |probe| matches!(probe, MemberProbe::Reply(reply) if reply.id == line.id && reply.leader.is_some()),
             )
         };
         let voters = self.world.list.iter().flat_map(|list| list.voters());
@@ -250,9 +250,9 @@ impl<'a> Judge<'a> {
 
     /// Without a proven list, a member that replies must report it.
     fn never_started(&self, member: &MemberName) -> bool {
-        let mut lists = self.world.voices.values().filter_map(|voice| match voice {
-            Voice::Answered(answer) => Some(&answer.list),
-            Voice::Silent(_) => None,
+        let mut lists = self.world.probes.values().filter_map(|probe| match probe {
+            MemberProbe::Reply(reply) => Some(&reply.list),
+            MemberProbe::NoReply(_) => None,
         });
         let unstarted = lists.any(|list| {
             let mut lines = list.iter().filter(|line| line.name.is_none());

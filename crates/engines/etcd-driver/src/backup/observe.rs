@@ -115,7 +115,7 @@ async fn secrets(shared: &Shared, key: &Key, backup: &EtcdBackup, world: &mut Wo
                 world.secrets += &format!("{name}@{version} ");
             }
             None => {
-                world.missing = Some(format!("the Secret {name} is not there: create it with {keys}"));
+                world.missing = Some(format!("the Secret {name} does not exist: create it with {keys}"));
             }
         }
     }
@@ -132,8 +132,8 @@ async fn progress(address: &str) -> Option<Progress> {
     let uri = format!("http://{host}:{PROGRESS_PORT}/progress").parse().ok()?;
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let asked = async {
-        let answer = client.get(uri).await.ok()?;
-        let body = Limited::new(answer.into_body(), 64 << 10).collect().await.ok()?;
+        let reply = client.get(uri).await.ok()?;
+        let body = Limited::new(reply.into_body(), 64 << 10).collect().await.ok()?;
         serde_json::from_slice(&body.to_bytes()).ok()
     };
     tokio::time::timeout(Duration::from_secs(2), asked).await.ok()?

@@ -1,7 +1,7 @@
 //! What members say, in the planner's words.
 
 use stateward_etcd::api::EtcdVersion;
-use stateward_etcd::cluster::{Alarm, Answer, ClusterId, DataHash, Listed, MemberId, MemberList, MemberName};
+use stateward_etcd::cluster::{Alarm, ClusterId, DataHash, Listed, MemberId, MemberList, MemberName, Reply};
 
 use crate::client::calls::Client;
 use crate::client::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::client::messages::{AlarmMember, AlarmType, Member, RangeRequest, Stat
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Its words about itself.
-    pub answer: Answer,
+    pub reply: Reply,
     /// The alarms of the cluster, as far as it knows.
     pub alarms: Vec<(MemberId, Alarm)>,
 }
@@ -36,7 +36,7 @@ pub async fn ask(client: &Client) -> Result<Asked> {
     let leader = Some(status.leader).filter(|leader| *leader != 0).map(MemberId);
     let alarms = alarms(client, &status, &version, leader == Some(id)).await;
     let db_size = unsigned(status.db_size);
-    let answer = Answer {
+    let reply = Reply {
         id,
         cluster: ClusterId(header.cluster_id),
         leader,
@@ -59,7 +59,7 @@ pub async fn ask(client: &Client) -> Result<Asked> {
             .filter(|info| info.enabled)
             .and_then(|info| minor(&info.target_version)),
     };
-    Ok(Asked { answer, alarms })
+    Ok(Asked { reply, alarms })
 }
 
 /// The alarms that a member knows of. From 3.4 on its status lists them; before, the leader is asked, since the
@@ -122,11 +122,11 @@ pub async fn hash_of_data(client: &Client) -> Result<Option<DataHash>> {
     if !alarms.iter().any(|(_, alarm)| *alarm == Alarm::Corrupt) {
         return Ok(None);
     }
-    let answer = client.hash_kv(0).await?;
+    let reply = client.hash_kv(0).await?;
     Ok(Some(DataHash {
-        revision: answer.header.unwrap_or_default().revision,
-        compact_revision: answer.compact_revision,
-        hash: answer.hash,
+        revision: reply.header.unwrap_or_default().revision,
+        compact_revision: reply.compact_revision,
+        hash: reply.hash,
     }))
 }
 
@@ -134,8 +134,8 @@ pub async fn hash_of_data(client: &Client) -> Result<Option<DataHash>> {
 ///
 /// A server from 3.5 on asks a quorum when told to. An older one answers from its own knowledge: there a linearizable
 /// read goes first, after which the same member has applied every change that was agreed before the read began.
-pub async fn prove_list(client: &Client, answer: &Answer) -> Result<MemberList> {
-    let asks_quorum = answer.version.at_least(3, 5, 0);
+pub async fn prove_list(client: &Client, reply: &Reply) -> Result<MemberList> {
+    let asks_quorum = reply.version.at_least(3, 5, 0);
     if !asks_quorum {
         let read = RangeRequest {
             key: b"\0".to_vec(),
@@ -152,7 +152,7 @@ pub async fn prove_list(client: &Client, answer: &Answer) -> Result<MemberList> 
     let header = response.header.unwrap_or_default();
     Ok(MemberList {
         cluster: ClusterId(header.cluster_id),
-        leader: answer.leader,
+        leader: reply.leader,
         members: response.members.into_iter().map(listed).collect(),
     })
 }

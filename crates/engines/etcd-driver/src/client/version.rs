@@ -24,13 +24,13 @@ impl Client {
     pub async fn cluster_version(&self) -> Result<Option<EtcdVersion>> {
         let patience = self.timeouts.request;
         let address = self.address();
-        let answer = tokio::time::timeout(patience, self.get_version()).await;
-        let answer = answer.unwrap_or_else(|_| {
+        let reply = tokio::time::timeout(patience, self.get_version()).await;
+        let reply = reply.unwrap_or_else(|_| {
             Err(Error::TimedOut(format!(
                 "{address} did not reply within {patience:?} to GET /version"
             )))
         });
-        read(&answer.map_err(|error| self.dial.failed(error))?)
+        read(&reply.map_err(|error| self.dial.failed(error))?)
     }
 
     async fn get_version(&self) -> Result<Bytes> {
@@ -48,7 +48,7 @@ impl Client {
             .header(http::header::HOST, self.address().to_string())
             .body(Empty::<Bytes>::new())
             .map_err(|error| failed(&error))?;
-        let answer = async {
+        let reply = async {
             let response = send.send_request(request).await.map_err(|error| failed(&error))?;
             let body = Limited::new(response.into_body(), LARGEST_ANSWER);
             body.collect()
@@ -58,7 +58,7 @@ impl Client {
         };
         // The connection does its work as long as it is polled, and ends with the answer.
         tokio::select! {
-            answer = answer => answer,
+            reply = reply => reply,
             ended = connection => Err(match ended {
                 Ok(()) => failed(&"the connection was closed"),
                 Err(error) => failed(&error),
@@ -67,8 +67,8 @@ impl Client {
     }
 }
 
-fn read(answer: &[u8]) -> Result<Option<EtcdVersion>> {
-    let versions: Versions = serde_json::from_slice(answer)
+fn read(reply: &[u8]) -> Result<Option<EtcdVersion>> {
+    let versions: Versions = serde_json::from_slice(reply)
         .map_err(|error| Error::Refused(format!("GET /version was answered with something else: {error}")))?;
     // Before it is decided etcd says "not_decided".
     Ok(versions.cluster.parse().ok())

@@ -33,16 +33,16 @@ const ASK_SELDOM: Duration = Duration::from_secs(6 * 3600);
 pub(crate) struct Requests(Mutex<HashMap<Key, (Value, Instant)>>);
 
 impl Requests {
-    fn is_recent(&self, key: &Key, wishes: &Value, within: Duration) -> bool {
+    fn is_recent(&self, key: &Key, desired: &Value, within: Duration) -> bool {
         let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         requests
             .get(key)
-            .is_some_and(|(asked, at)| asked == wishes && at.elapsed() < within)
+            .is_some_and(|(asked, at)| asked == desired && at.elapsed() < within)
     }
 
-    fn note(&self, key: &Key, wishes: Value) {
+    fn note(&self, key: &Key, desired: Value) {
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        requests.insert(key.clone(), (wishes, Instant::now()));
+        requests.insert(key.clone(), (desired, Instant::now()));
     }
 }
 
@@ -57,15 +57,15 @@ pub(super) fn source_secret(cluster: &EtcdCluster, role: Role) -> String {
 }
 
 /// What is wanted of cert-manager, by role.
-fn wishes(cluster: &EtcdCluster, tls: &CertManagerTls) -> Value {
+fn desired(cluster: &EtcdCluster, tls: &CertManagerTls) -> Value {
     ROLES
         .into_iter()
-        .map(|role| (source_secret(cluster, role), wish(cluster, tls, role)))
+        .map(|role| (source_secret(cluster, role), desired_spec(cluster, tls, role)))
         .collect::<serde_json::Map<_, _>>()
         .into()
 }
 
-fn wish(cluster: &EtcdCluster, tls: &CertManagerTls, role: Role) -> Value {
+fn desired_spec(cluster: &EtcdCluster, tls: &CertManagerTls, role: Role) -> Value {
     let further = tls.dns_names.iter().chain(&tls.ip_addresses).cloned();
     let (addresses, hosts): (Vec<String>, Vec<String>) = sign::names_of(cluster, role, further)
         .into_iter()
@@ -120,7 +120,7 @@ fn api(shared: &Shared, key: &Key) -> (Api<DynamicObject>, ApiResource) {
 /// since somebody may have changed or deleted a Certificate.
 pub(super) fn must_ask(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> bool {
     match cluster.tls() {
-        Tls::CertManager(tls) => !shared.requests.is_recent(key, &wishes(cluster, tls), ASK_SELDOM),
+        Tls::CertManager(tls) => !shared.requests.is_recent(key, &desired(cluster, tls), ASK_SELDOM),
         _ => false,
     }
 }
@@ -131,7 +131,7 @@ pub(super) async fn awaited(shared: &Shared, key: &Key, cluster: &EtcdCluster, r
         return Ok(Secrets::Good);
     };
     let name = source_secret(cluster, role);
-    let ask = !shared.requests.is_recent(key, &wishes(cluster, tls), ASK_AGAIN);
+    let ask = !shared.requests.is_recent(key, &desired(cluster, tls), ASK_AGAIN);
     let said = match certificate(&api(shared, key).0, &name).await? {
         Some(certificate) => ready_message(&certificate),
         None => None,
@@ -163,7 +163,7 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
     let Tls::CertManager(tls) = cluster.tls() else {
         return Ok(());
     };
-    let wishes = wishes(cluster, tls);
+    let desired = desired(cluster, tls);
     let (certificates, kind) = api(shared, key);
     let secrets: Api<Secret> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     let params = PostParams {
@@ -172,7 +172,7 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
     };
     for role in ROLES {
         let name = source_secret(cluster, role);
-        let spec = &wishes[&name];
+        let spec = &desired[&name];
         match certificate(&certificates, &name).await? {
             None => {
                 // cert-manager would overwrite whatever is there.
@@ -196,18 +196,18 @@ pub(crate) async fn request(shared: &Shared, key: &Key, cluster: &EtcdCluster) -
             }
             Some(there) if !is_owned(&there.metadata, cluster.metadata.uid.as_deref().unwrap_or_default()) => {
                 return Err(Refused::Words(format!(
-                    "the Certificate {} exists and belongs to somebody else: delete it, or choose another name for the cluster",
+                    "the Certificate {} exists and belongs to another object: delete it, or choose another name for the cluster",
                     there.name_any()
                 )));
             }
-            Some(mut there) if !is_as_wished(&there.data["spec"], spec) => {
+            Some(mut there) if !is_as_desired(&there.data["spec"], spec) => {
                 there.data["spec"] = spec.clone();
                 certificates.replace(&name, &params, &there).await?;
             }
             Some(_) => {}
         }
     }
-    shared.requests.note(key, wishes);
+    shared.requests.note(key, desired);
     Ok(())
 }
 
@@ -278,17 +278,17 @@ pub(super) async fn own(shared: &Shared, key: &Key, secrets: &Api<Secret>, secre
     }
 }
 
-fn is_as_wished(there: &Value, wished: &Value) -> bool {
-    let removed = |field| there.get(field).is_some() && wished.get(field).is_none();
-    contains(there, wished) && !["duration", "renewBefore", "ipAddresses"].into_iter().any(removed)
+fn is_as_desired(there: &Value, desired: &Value) -> bool {
+    let removed = |field| there.get(field).is_some() && desired.get(field).is_none();
+    contains(there, desired) && !["duration", "renewBefore", "ipAddresses"].into_iter().any(removed)
 }
 
 /// Everything that is wished is there; what the API added by itself does not matter.
-fn contains(there: &Value, wished: &Value) -> bool {
-    match (there, wished) {
-        (Value::Object(there), Value::Object(wished)) => wished
+fn contains(there: &Value, desired: &Value) -> bool {
+    match (there, desired) {
+        (Value::Object(there), Value::Object(desired)) => desired
             .iter()
-            .all(|(key, wished)| there.get(key).is_some_and(|there| contains(there, wished))),
-        _ => there == wished,
+            .all(|(key, desired)| there.get(key).is_some_and(|there| contains(there, desired))),
+        _ => there == desired,
     }
 }

@@ -13,11 +13,11 @@ use stateward_etcd::api::etcd_cluster::Tls;
 use stateward_etcd::api::{EtcdCluster, names};
 use stateward_etcd::cluster::guard::{Fact, FactNeed, Facts, Fresh, Guard, Need, SecretNow, SecretRole};
 use stateward_etcd::cluster::manifests::tls_secrets;
-use stateward_etcd::cluster::{Authority, Intent, facts};
+use stateward_etcd::cluster::{Ca, Intent, facts};
 
 use super::{
-    Annotations, Content, Handed, ISSUED_BY, Kept, Origin, ROLES, ROTATED_AT, Role, authority_secret, cert_manager,
-    is_due_now, own_authority, sign, vouches_for,
+    Annotations, Content, Handed, ISSUED_BY, Kept, Origin, ROLES, ROTATED_AT, Role, cert_manager, is_due_now, own_ca,
+    secret_of_ca, sign, vouches_for,
 };
 use crate::Shared;
 use crate::observe::is_owned;
@@ -70,8 +70,8 @@ impl Mounted {
                 Role::Server => SecretRole::Server,
                 Role::Client => SecretRole::Client,
             },
-            bundle: self.role.authorities(handed.bundle.keys()),
-            issued: self.role.authorities(&handed.issued),
+            bundle: self.role.cas(handed.bundle.keys()),
+            issued: self.role.cas(&handed.issued),
         })
     }
 
@@ -149,10 +149,10 @@ async fn origin(
 
 /// The CA of a role, with `TLS.auto`.
 async fn signing(api: &Api<Secret>, cluster: &EtcdCluster, role: Role) -> Result<Option<Origin>, Refused> {
-    let Some(name) = authority_secret(cluster, role) else {
+    let Some(name) = secret_of_ca(cluster, role) else {
         return Ok(None);
     };
-    let secret = if own_authority(cluster, role).is_some() {
+    let secret = if own_ca(cluster, role).is_some() {
         own(api, cluster, &name).await?
     } else {
         api.get_opt(&name).await?
@@ -192,14 +192,14 @@ pub(crate) async fn issue(
     for one in &mounted {
         let side = one.role.side();
         let mut same_side = mounted.iter().filter(|one| one.role.side() == side);
-        let begins = own_authority(cluster, one.role).is_some() && same_side.all(|one| one.there.is_none());
+        let begins = own_ca(cluster, one.role).is_some() && same_side.all(|one| one.there.is_none());
         let origin = match origin(shared, key, &api, cluster, one.role, &mounted).await? {
             Some(origin) => origin,
             // What the user's Secrets hold is handed out first; otherwise members would meet one that nobody told them of.
             None if begins
                 && (kept.contains_key(&one.name) || !is_trusted(&pods(shared, key, cluster).await?, side)) =>
             {
-                make_authority(shared, &api, cluster, one.role, None, now).await?
+                make_ca(shared, &api, cluster, one.role, None, now).await?
             }
             None if one.there.is_some() => continue,
             None => return Err(Refused::Words(nothing_to_issue_from(cluster))),
@@ -211,7 +211,7 @@ pub(crate) async fn issue(
             let issued = trusted.into_keys().collect::<Vec<_>>().join(",");
             let annotations = Annotations::from([(ISSUED_BY.to_owned(), issued)]);
             write(shared, &api, cluster, one, data, annotations).await?;
-            tracing::info!(cluster = %key, secret = one.name, "certificate of the user's own Secret taken over");
+            tracing::info!(cluster = %key, secret = one.name, "certificate of the user's own Secret adopted");
             continue;
         }
         let vouching = origin.bundle();
@@ -235,10 +235,10 @@ pub(crate) async fn issue(
         if another {
             // Of what is handed out really: the authority may be another one since the plan was made.
             let all_trust = Guard::Fact(Fact::AllTrust {
-                authorities: one.role.authorities(&names),
+                cas: one.role.cas(&names),
                 before: handed
                     .as_ref()
-                    .map(|handed| one.role.authorities(&handed.issued))
+                    .map(|handed| one.role.cas(&handed.issued))
                     .unwrap_or_default(),
             });
             let guards: Vec<Guard> = guards.iter().cloned().chain([all_trust]).collect();
@@ -325,16 +325,16 @@ fn mounted_secret(pod: &Pod, role: Role) -> Option<&str> {
 }
 
 pub(super) fn nothing_to_issue_from(cluster: &EtcdCluster) -> String {
-    match authority_secret(cluster, Role::Server) {
+    match secret_of_ca(cluster, Role::Server) {
         Some(name) => {
-            format!("the Secret {name} with the certificate authority is not there: create it with tls.crt and tls.key")
+            format!("the Secret {name} with the CA does not exist: create it with tls.crt and tls.key")
         }
         None => "cert-manager has not written all certificates yet".to_owned(),
     }
 }
 
 fn unfit(cluster: &EtcdCluster, role: Role, error: &rcgen::Error) -> Refused {
-    let name = authority_secret(cluster, role).unwrap_or_default();
+    let name = secret_of_ca(cluster, role).unwrap_or_default();
     Refused::Words(format!("certificates cannot be signed with the Secret {name}: {error}"))
 }
 
@@ -393,7 +393,7 @@ impl Reader<Fact> for Pods<'_> {
         if need != Need::Fact(FactNeed::Pods) {
             return Err(Refused::Guard(format!("{need:?} is not known here")));
         }
-        fresh.facts.pods = Some(crate::carry_out::pods(self.shared, self.key, self.cluster).await?);
+        fresh.facts.pods = Some(crate::execute::pods(self.shared, self.key, self.cluster).await?);
         Ok(())
     }
 }
@@ -404,17 +404,17 @@ pub(crate) async fn trust(
     key: &Key,
     cluster: &EtcdCluster,
     intent: &Intent,
-    authorities: &BTreeSet<Authority>,
+    cas: &BTreeSet<Ca>,
     guards: &[Guard],
 ) -> Result<(), Refused> {
     let api: Api<Secret> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     let mounted = mounted(&api, cluster).await?;
     if let Some(absent) = mounted.iter().find(|one| one.there.is_none()) {
-        return Err(Refused::Guard(format!("the Secret {} is not there", absent.name)));
+        return Err(Refused::Guard(format!("the Secret {} does not exist", absent.name)));
     }
     let secrets = mounted.iter().filter_map(Mounted::now).collect();
     must_hold(shared, key, cluster, intent, secrets, guards).await?;
-    let mut known: BTreeMap<Authority, String> = BTreeMap::new();
+    let mut known: BTreeMap<Ca, String> = BTreeMap::new();
     for one in &mounted {
         let Some(handed) = one.handed() else { continue };
         let mut bundle = handed.bundle;
@@ -427,7 +427,7 @@ pub(crate) async fn trust(
     for one in &mounted {
         let Some(there) = &one.there else { continue };
         let prefix = format!("{}/", one.role.side());
-        let wanted = authorities.iter().filter_map(|name| {
+        let wanted = cas.iter().filter_map(|name| {
             let fingerprint = name.strip_prefix(&prefix)?;
             Some((fingerprint.to_owned(), known.get(name)?.clone()))
         });
@@ -451,28 +451,28 @@ pub(crate) async fn trust(
 
 /// New authorities in the place of our own that are due; certificates stay as they are. Members that shared the clients' get one of
 /// their own now.
-pub(crate) async fn renew_authority(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Result<(), Refused> {
+pub(crate) async fn renew_ca(shared: &Shared, key: &Key, cluster: &EtcdCluster) -> Result<(), Refused> {
     let api: Api<Secret> = Api::namespaced(shared.runtime.client.clone(), &key.namespace);
     let now = Timestamp::now();
     for role in [Role::Peer, Role::Server] {
-        let Some(name) = own_authority(cluster, role) else {
+        let Some(name) = own_ca(cluster, role) else {
             continue;
         };
         let there = own(&api, cluster, &name).await?;
         if let Some(there) = &there {
             let made = there.metadata.creation_timestamp.as_ref().map(|time| time.0);
-            if !sign::must_renew_authority(cluster, there.metadata.annotations.as_ref(), made, now) {
+            if !sign::must_renew_ca(cluster, there.metadata.annotations.as_ref(), made, now) {
                 shared.runtime.secrets.put(there.metadata.clone());
                 continue;
             }
         }
-        make_authority(shared, &api, cluster, role, there, now).await?;
-        tracing::info!(cluster = %key, secret = name, "a new certificate authority was made");
+        make_ca(shared, &api, cluster, role, there, now).await?;
+        tracing::info!(cluster = %key, secret = name, "a new CA was made");
     }
     Ok(())
 }
 
-async fn make_authority(
+async fn make_ca(
     shared: &Shared,
     api: &Api<Secret>,
     cluster: &EtcdCluster,
@@ -480,14 +480,14 @@ async fn make_authority(
     there: Option<Secret>,
     now: Timestamp,
 ) -> Result<Origin, Refused> {
-    let made = sign::make_authority(cluster, role, now).map_err(|error| unfit(cluster, role, &error))?;
+    let made = sign::make_ca(cluster, role, now).map_err(|error| unfit(cluster, role, &error))?;
     let text = |text: &String| ByteString(text.clone().into_bytes());
     let data = BTreeMap::from([
         ("tls.crt".to_owned(), text(&made.certificate)),
         ("tls.key".to_owned(), text(&made.key)),
         ("ca.crt".to_owned(), text(&made.certificate)),
     ]);
-    let name = own_authority(cluster, role).unwrap_or_default();
+    let name = own_ca(cluster, role).unwrap_or_default();
     let mut secret = secret(cluster, &name, data, made.annotations);
     secret.type_ = Some("kubernetes.io/tls".into());
     let written = match there {

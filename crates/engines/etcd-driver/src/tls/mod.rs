@@ -20,10 +20,10 @@ use k8s_openapi::ByteString;
 use stateward_etcd::api::etcd_cluster::{StaticTls, Tls};
 use stateward_etcd::api::{EtcdCluster, names};
 use stateward_etcd::cluster::manifests::{TlsSecrets, TrustFiles, fingerprint, tls_secrets};
-use stateward_etcd::cluster::{Authority, Secrets, TlsStage, Trust, World};
+use stateward_etcd::cluster::{Ca, Secrets, TlsStage, Trust, World};
 
 pub(crate) use cert_manager::{Requests, request};
-pub(crate) use hand_out::{Refused, issue, renew_authority, secrets_now, trust};
+pub(crate) use hand_out::{Refused, issue, renew_ca, secrets_now, trust};
 use stateward_runtime::pki::pem::{Bundle, bundle, certificate_name, file, first_end};
 use stateward_runtime::pki::unfit;
 
@@ -87,7 +87,7 @@ impl Role {
         }
     }
 
-    fn authorities<'a>(self, names: impl IntoIterator<Item = &'a String>) -> BTreeSet<Authority> {
+    fn cas<'a>(self, names: impl IntoIterator<Item = &'a String>) -> BTreeSet<Ca> {
         let side = self.side();
         names.into_iter().map(|name| format!("{side}/{name}")).collect()
     }
@@ -149,14 +149,12 @@ impl Origin {
     fn signing(name: &str, content: &Content, now: Timestamp) -> Result<Self, String> {
         let text = |key: &str| Some(String::from_utf8_lossy(&content.get(key)?.0).into_owned());
         let (Some(ca), Some(key)) = (text("tls.crt"), text("tls.key")) else {
-            return Err(format!(
-                "the Secret {name} with the certificate authority lacks tls.crt or tls.key"
-            ));
+            return Err(format!("the Secret {name} with the CA lacks tls.crt or tls.key"));
         };
         match unfit(&ca, &key, now) {
             None => Ok(Self::Sign { ca, key }),
             Some(why) => Err(format!(
-                "no certificate can be signed with the Secret {name}: {why}; put certificate and key of one authority there"
+                "no certificate can be signed with the Secret {name}: {why}; put certificate and key of one CA there"
             )),
         }
     }
@@ -231,7 +229,7 @@ impl<'a> Kept<'a> {
         let Some(content) = content else {
             let keys = keys.join(", ");
             return Some(format!(
-                "the Secret {name} is not there: create it with the keys {keys}"
+                "the Secret {name} does not exist: create it with the keys {keys}"
             ));
         };
         let lacking = keys.iter().find(|key| !content.contains_key(**key))?;
@@ -242,7 +240,7 @@ impl<'a> Kept<'a> {
 
 /// The Secret with the CA that signs for a role with `TLS.auto`. Members have a CA of their own, so that no client's certificate lets
 /// its holder speak to them as one of them (ADR 19).
-fn authority_secret(cluster: &EtcdCluster, role: Role) -> Option<String> {
+fn secret_of_ca(cluster: &EtcdCluster, role: Role) -> Option<String> {
     let Tls::Auto(auto) = cluster.tls() else {
         return None;
     };
@@ -254,10 +252,10 @@ fn authority_secret(cluster: &EtcdCluster, role: Role) -> Option<String> {
 }
 
 /// The same where it is ours, and not the user's.
-fn own_authority(cluster: &EtcdCluster, role: Role) -> Option<String> {
+fn own_ca(cluster: &EtcdCluster, role: Role) -> Option<String> {
     match cluster.tls() {
         Tls::Auto(auto) if role != Role::Peer && auto.ca_secret.is_some() => None,
-        _ => authority_secret(cluster, role),
+        _ => secret_of_ca(cluster, role),
     }
 }
 
@@ -357,13 +355,13 @@ impl Look<'_> {
             }
             if let (Some(content), true) = (content, role != Role::Client) {
                 let handed = Handed::of(role, content, None);
-                bundle.extend(role.authorities(handed.bundle.keys()));
+                bundle.extend(role.cas(handed.bundle.keys()));
                 not_after = first(not_after, handed.not_after);
             }
         }
         Ok(Judged {
             files: Some(TrustFiles {
-                authorities: bundle.clone(),
+                cas: bundle.clone(),
                 ..TrustFiles::default()
             }),
             trust: Some(Trust {
@@ -415,10 +413,8 @@ impl Look<'_> {
                 }
             };
             let one = Handed::of(role, &found.content, found.annotations.as_ref());
-            trust
-                .wanted
-                .extend(role.authorities(sources.as_ref().unwrap_or(&one.issued)));
-            trust.issued.extend(role.authorities(&one.issued));
+            trust.wanted.extend(role.cas(sources.as_ref().unwrap_or(&one.issued)));
+            trust.issued.extend(role.cas(&one.issued));
             if let Some(at) = one.rotated {
                 let by_the_clock = Duration::try_from(now.duration_since(at)).unwrap_or_default();
                 let since = by_the_clock.min(self.reader.seen_for(at));
@@ -443,11 +439,11 @@ impl Look<'_> {
             };
             let clients = shared_by(&server.bundle, &client.bundle);
             trust.uneven = !server.bundle.keys().eq(client.bundle.keys());
-            trust.bundle = Role::Peer.authorities(peer.bundle.keys());
-            trust.bundle.extend(Role::Server.authorities(clients.keys()));
-            trust.renew = adrift || sign::authority_is_due(shared, key, cluster, now).await?;
+            trust.bundle = Role::Peer.cas(peer.bundle.keys());
+            trust.bundle.extend(Role::Server.cas(clients.keys()));
+            trust.renew = adrift || sign::ca_is_due(shared, key, cluster, now).await?;
             let files = TrustFiles {
-                authorities: trust.bundle.clone(),
+                cas: trust.bundle.clone(),
                 peer: Some(file(&peer.bundle)),
                 client: Some(file(&clients)),
             };
@@ -511,10 +507,10 @@ impl Look<'_> {
     /// The CA of a role, with `TLS.auto`.
     async fn signing(&mut self, role: Role) -> kube::Result<Result<Option<Origin>, Hindrance>> {
         let cluster = self.cluster;
-        let Some(name) = authority_secret(cluster, role) else {
+        let Some(name) = secret_of_ca(cluster, role) else {
             return Ok(Ok(None));
         };
-        let found = if own_authority(cluster, role).is_some() {
+        let found = if own_ca(cluster, role).is_some() {
             match self.find_own(&name).await? {
                 Owned::Ours(found) => found,
                 Owned::Free => return Ok(Ok(None)), // it is made anew

@@ -8,7 +8,7 @@ use stateward_etcd::api::etcd_cluster::AutoTls;
 use stateward_etcd::api::{EtcdCluster, names};
 use stateward_runtime::pki::{self, AUTHORITY_DAYS, DEFAULT_VALIDITY_DAYS, RENEW_AFTER, Signed, Wanted};
 
-use super::{Annotations, ROTATE, Role, own_authority};
+use super::{Annotations, ROTATE, Role, own_ca};
 use crate::Shared;
 use stateward_runtime::Key;
 use stateward_runtime::secrets::look;
@@ -49,21 +49,16 @@ pub(super) fn wanted(cluster: &EtcdCluster, auto: &AutoTls, role: Role) -> Wante
 
 /// Whether a CA of our own is to be replaced: it nears its end, a person asked for it, or it is gone. That of members may be missing:
 /// see `Look::shared_with_clients`.
-pub(super) async fn authority_is_due(
-    shared: &Shared,
-    key: &Key,
-    cluster: &EtcdCluster,
-    now: Timestamp,
-) -> kube::Result<bool> {
+pub(super) async fn ca_is_due(shared: &Shared, key: &Key, cluster: &EtcdCluster, now: Timestamp) -> kube::Result<bool> {
     for role in [Role::Peer, Role::Server] {
-        let Some(name) = own_authority(cluster, role) else {
+        let Some(name) = own_ca(cluster, role) else {
             continue;
         };
         let seen = look(&shared.runtime, &Key::new(key.namespace.clone(), name)).await?;
         let due = match seen {
             Some(seen) => {
                 let made = seen.metadata.creation_timestamp.as_ref().map(|time| time.0);
-                must_renew_authority(cluster, seen.metadata.annotations.as_ref(), made, now)
+                must_renew_ca(cluster, seen.metadata.annotations.as_ref(), made, now)
             }
             None => role != Role::Peer,
         };
@@ -74,7 +69,7 @@ pub(super) async fn authority_is_due(
     Ok(false)
 }
 
-pub(super) fn must_renew_authority(
+pub(super) fn must_renew_ca(
     cluster: &EtcdCluster,
     annotations: Option<&Annotations>,
     made: Option<Timestamp>,
@@ -95,7 +90,7 @@ fn rotation_asked(cluster: &EtcdCluster) -> Option<&String> {
 }
 
 /// A new authority for a role.
-pub(super) fn make_authority(cluster: &EtcdCluster, role: Role, now: Timestamp) -> Result<Signed, rcgen::Error> {
+pub(super) fn make_ca(cluster: &EtcdCluster, role: Role, now: Timestamp) -> Result<Signed, rcgen::Error> {
     let what = if role == Role::Peer { "peer CA" } else { "CA" };
     let mut made = pki::make_authority(&format!("{} {what} {}", cluster.name(), now.as_second()), now)?;
     let asked = rotation_asked(cluster).map(|asked| (ROTATE.to_owned(), asked.clone()));
@@ -121,31 +116,30 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_is_replaced_when_asked_and_well_before_its_end_and_not_otherwise() {
+    fn a_ca_is_replaced_when_asked_and_well_before_its_end_and_not_otherwise() {
         let quiet = cluster(serde_json::json!({}));
         let asking = cluster(serde_json::json!({ROTATE: "today"}));
         let now = Timestamp::UNIX_EPOCH;
-        let signed = make_authority(&quiet, Role::Server, now).expect("an authority");
+        let signed = make_ca(&quiet, Role::Server, now).expect("an authority");
         let at = |days: i64| now.checked_add((days * 24).hours()).expect("a time");
-        let due =
-            |cluster, signed: &Signed, days| must_renew_authority(cluster, Some(&signed.annotations), None, at(days));
+        let due = |cluster, signed: &Signed, days| must_renew_ca(cluster, Some(&signed.annotations), None, at(days));
         assert!(!due(&quiet, &signed, 0) && !due(&quiet, &signed, 2400));
         assert!(due(&quiet, &signed, 2500), "a third of its life is left");
         assert!(due(&asking, &signed, 0));
-        let followed = make_authority(&asking, Role::Server, now).expect("an authority");
+        let followed = make_ca(&asking, Role::Server, now).expect("an authority");
         assert!(!due(&asking, &followed, 0) && !due(&quiet, &followed, 0));
         // One of an earlier version says nothing of itself.
-        assert!(!must_renew_authority(&quiet, None, Some(now), at(2000)));
-        assert!(must_renew_authority(&quiet, None, Some(now), at(2500)));
+        assert!(!must_renew_ca(&quiet, None, Some(now), at(2000)));
+        assert!(must_renew_ca(&quiet, None, Some(now), at(2500)));
     }
 
     #[test]
-    fn an_authority_is_unfit_with_the_key_of_another_or_after_its_end() {
+    fn a_ca_is_unfit_with_the_key_of_another_or_after_its_end() {
         let cluster = cluster(serde_json::json!({}));
         let now = Timestamp::UNIX_EPOCH;
         let (one, other) = (
-            make_authority(&cluster, Role::Server, now),
-            make_authority(&cluster, Role::Server, now),
+            make_ca(&cluster, Role::Server, now),
+            make_ca(&cluster, Role::Server, now),
         );
         let (one, other) = (one.expect("an authority"), other.expect("an authority"));
         let why = |ca: &str, key: &str, now| unfit(ca, key, now).unwrap_or_default();
@@ -157,15 +151,15 @@ mod tests {
         assert!(why(&one.certificate, &one.key, later).contains("ended"));
         let Tls::Auto(auto) = cluster.tls() else { panic!() };
         let leaf = sign(&wanted(&cluster, auto, Role::Server), &one.certificate, &one.key, now).expect("a certificate");
-        assert!(why(&leaf.certificate, &leaf.key, now).contains("not one of an authority"));
+        assert!(why(&leaf.certificate, &leaf.key, now).contains("not one of a CA"));
     }
 
     #[test]
-    fn a_certificate_does_not_outlive_its_authority() {
+    fn a_certificate_does_not_outlive_its_ca() {
         let cluster = cluster(serde_json::json!({}));
         let Tls::Auto(auto) = cluster.tls() else { panic!() };
         let now = Timestamp::UNIX_EPOCH;
-        let authority = make_authority(&cluster, Role::Server, now).expect("an authority");
+        let authority = make_ca(&cluster, Role::Server, now).expect("an authority");
         let later = now.checked_add((3000_i64 * 24).hours()).expect("a time");
         let wanted = wanted(&cluster, auto, Role::Server);
         let signed = sign(&wanted, &authority.certificate, &authority.key, later).expect("a certificate");

@@ -51,8 +51,8 @@ pub(crate) async fn fill(etcd: &Etcd, keys: usize) {
 
 /// Keys and revision.
 pub(crate) async fn count(client: &Client) -> Option<(i64, i64)> {
-    let answer = client.range(RangeRequest::count_of_all(0)).await.ok()?;
-    Some((answer.count, answer.header.map_or(0, |header| header.revision)))
+    let reply = client.range(RangeRequest::count_of_all(0)).await.ok()?;
+    Some((reply.count, reply.header.map_or(0, |header| header.revision)))
 }
 
 pub(crate) fn files(folder: &Path) -> Vec<String> {

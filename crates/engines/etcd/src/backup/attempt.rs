@@ -10,7 +10,7 @@ use stateward_core::manifests::hash;
 
 use super::schedule::{Due, due, mend};
 use super::world::Source;
-use super::{Effect, Mood, Reason, Step, View, manifests, outcome, stamp, stop};
+use super::{Activity, Effect, Reason, Step, View, manifests, outcome, stamp, stop};
 
 /// How long to wait after failures in a row.
 pub(super) const BACKOFF: Backoff = Backoff {
@@ -64,7 +64,7 @@ fn start(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
     }
     if periodic && view.plan().suspend {
         return Step::say(
-            Mood::Quiet,
+            Activity::Idle,
             Reason::Suspended,
             "spec.suspend is true: no further backup starts until it is false again",
         );
@@ -111,7 +111,7 @@ fn held_up(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
         .find(|(_, agent)| manifests::is_attempt(agent) && view.may_work(agent));
     if let Some((name, _)) = at_work {
         let message = format!("waiting for pod {name} of an earlier attempt to stop");
-        return Some(Step::say(Mood::Working, Reason::Stopping, message).wake(super::STUCK));
+        return Some(Step::say(Activity::Working, Reason::Stopping, message).wake(super::STUCK));
     }
     let cluster = view
         .backup
@@ -122,17 +122,17 @@ fn held_up(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
     let trouble = match (&view.world.source, &view.world.missing) {
         (Source::NoCluster, _) => (
             Reason::ClusterMissing,
-            format!("EtcdCluster {cluster} is not there: create it, or change spec.clusterRef"),
+            format!("EtcdCluster {cluster} does not exist: create it, or change spec.clusterRef"),
         ),
         (Source::Cluster(source), _) if source.members.is_empty() => {
             let message = format!("waiting for EtcdCluster {cluster}, which has no ready member");
-            return Some(Step::say(Mood::Working, Reason::WaitingForCluster, message));
+            return Some(Step::say(Activity::Working, Reason::WaitingForCluster, message));
         }
         (_, Some(missing)) => (Reason::SecretMissing, missing.clone()),
         _ => return None,
     };
     status.reason.clone_from(&trouble.1);
-    Some(Step::say(Mood::Troubled, trouble.0, trouble.1))
+    Some(Step::say(Activity::Blocked, trouble.0, trouble.1))
 }
 
 /// The next attempt: written to the status, which is done before its pod is made.
@@ -172,7 +172,11 @@ pub(super) fn make(view: &View<'_>, status: &mut EtcdBackupStatus, attempt: &Bac
         AttemptKind::Prove => "the backup is being restored into a scratch member, to prove it",
         AttemptKind::Delete => "the files are being deleted",
     };
-    let step = Step::say(Mood::Working, Reason::Running, format!("{what} by pod {}", attempt.pod));
+    let step = Step::say(
+        Activity::Working,
+        Reason::Running,
+        format!("{what} by pod {}", attempt.pod),
+    );
     match manifests::pod(view, status, attempt) {
         Some(pod) => step.with([Effect::CreatePod(Box::new(pod))]),
         // It was recorded, never made, and what it needs is gone meanwhile.
@@ -180,7 +184,7 @@ pub(super) fn make(view: &View<'_>, status: &mut EtcdBackupStatus, attempt: &Bac
             view,
             status,
             Reason::NothingToDo,
-            "what it was to work on is not there any more",
+            "what it was to work on does not exist any more",
         ),
     }
 }

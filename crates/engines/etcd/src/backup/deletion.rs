@@ -10,7 +10,7 @@ use crate::api::names;
 
 use super::attempt::{begin, inputs};
 use super::outcome::{Verdict, look, verdict};
-use super::{Effect, Mood, Reason, Step, View, manifests, stop, tell};
+use super::{Activity, Effect, Reason, Step, View, manifests, stop, tell};
 
 /// An attempt is written down before its pod is made, and a round of an operator is bounded: after this time no other
 /// operator is between the two any more.
@@ -98,7 +98,7 @@ fn stop_work(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
                 let message =
                     "the object is being deleted: waiting whether another operator still makes the pod it began";
                 let left = LATE_POD.saturating_sub(view.since(started(&current)));
-                return Some(Step::say(Mood::Working, Reason::Deleting, message).wake(left));
+                return Some(Step::say(Activity::Working, Reason::Deleting, message).wake(left));
             }
             _ => status.current = None,
         }
@@ -122,7 +122,7 @@ fn stop_work(view: &View<'_>, status: &mut EtcdBackupStatus) -> Option<Step> {
         .map(|(name, agent)| stop(name, agent));
     let message = "the object is being deleted: waiting for its pods to stop";
     Some(
-        Step::say(Mood::Working, Reason::Deleting, message)
+        Step::say(Activity::Working, Reason::Deleting, message)
             .with(stops)
             .wake(super::STUCK),
     )
@@ -188,7 +188,7 @@ fn delete_files(view: &View<'_>, status: &mut EtcdBackupStatus) -> Deletion {
             "the files could not be deleted, which is tried again: {}",
             status.reason
         );
-        let step = Step::say(Mood::Troubled, Reason::CannotDeleteFiles, message.clone());
+        let step = Step::say(Activity::Blocked, Reason::CannotDeleteFiles, message.clone());
         let told = tell(true, Reason::CannotDeleteFiles, message);
         return Deletion::Going(step.with(why.1).with(sweep).with([told]).wake(wait));
     }
@@ -216,7 +216,7 @@ const NOT_MADE: Duration = Duration::from_secs(15);
 
 fn doing() -> Step {
     Step::say(
-        Mood::Working,
+        Activity::Working,
         Reason::Deleting,
         "the files of this EtcdBackup are being deleted",
     )

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::api::etcd_backup::{EtcdBackupStatus, RestorablePoint};
 
 use super::world::Source;
-use super::{Effect, Mood, Reason, Step, View, manifests, stop, tell};
+use super::{Activity, Effect, Reason, Step, View, manifests, stop, tell};
 use crate::agent::State;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -95,5 +95,5 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdBackupStatus) -> Step {
 }
 
 fn trouble(message: String) -> Step {
-    Step::say(Mood::Troubled, Reason::NotFollowing, message).wake(ASK)
+    Step::say(Activity::Blocked, Reason::NotFollowing, message).wake(ASK)
 }

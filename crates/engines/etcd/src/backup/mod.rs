@@ -70,20 +70,20 @@ struct View<'a> {
 /// What is said of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Words {
-    mood: Mood,
+    activity: Activity,
     reason: Cause,
     /// A sentence: what is done or waited for, and where it helps, what to do.
     message: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mood {
+enum Activity {
     /// Nothing is to be done now.
-    Quiet,
+    Idle,
     /// Something is under way.
     Working,
     /// It stands still until somebody does something, or until the next try.
-    Troubled,
+    Blocked,
 }
 
 /// One decision's answer.
@@ -95,10 +95,10 @@ struct Step {
 }
 
 impl Step {
-    fn say(mood: Mood, reason: impl Into<Cause>, message: impl Into<String>) -> Self {
+    fn say(activity: Activity, reason: impl Into<Cause>, message: impl Into<String>) -> Self {
         Self {
             words: Some(Words {
-                mood,
+                activity,
                 reason: reason.into(),
                 message: message.into(),
             }),

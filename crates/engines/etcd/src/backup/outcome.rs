@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::attempt::{BACKOFF, begin, inputs, make};
 use super::{
-    Cause, Effect, Mood, NEVER_STARTED, Reason, STUCK, Step, View, later, manifests, stamp, stop, tell, verify,
+    Activity, Cause, Effect, NEVER_STARTED, Reason, STUCK, Step, View, later, manifests, stamp, stop, tell, verify,
 };
 use crate::agent::State;
 
@@ -73,13 +73,17 @@ pub(super) fn verdict(view: &View<'_>, current: &mut BackupAttempt) -> Verdict {
         Some(blocked) => {
             let why = blocked.map(|why| format!(": {why}")).unwrap_or_default();
             let left = NEVER_STARTED.saturating_sub(age);
-            let mood = if why.is_empty() { Mood::Working } else { Mood::Troubled };
+            let activity = if why.is_empty() {
+                Activity::Working
+            } else {
+                Activity::Blocked
+            };
             let reason = if why.is_empty() {
                 Reason::Starting
             } else {
                 Reason::PodNotStarting
             };
-            Verdict::Working(Step::say(mood, reason, format!("waiting for pod {pod} to start{why}")).wake(left))
+            Verdict::Working(Step::say(activity, reason, format!("waiting for pod {pod} to start{why}")).wake(left))
         }
         None if age > limit => stopped(Reason::TimedOut, format!("pod {pod} took too long and was stopped")),
         None => {
@@ -88,7 +92,7 @@ pub(super) fn verdict(view: &View<'_>, current: &mut BackupAttempt) -> Verdict {
                 AttemptKind::Prove => format!("pod {pod} restores the backup into a scratch member, to prove it"),
                 AttemptKind::Delete => format!("pod {pod} deletes the files"),
             };
-            Verdict::Working(Step::say(Mood::Working, Reason::Running, message).wake(limit.saturating_sub(age)))
+            Verdict::Working(Step::say(Activity::Working, Reason::Running, message).wake(limit.saturating_sub(age)))
         }
     }
 }
@@ -195,5 +199,5 @@ pub(super) fn failed(view: &View<'_>, status: &mut EtcdBackupStatus, reason: imp
     let next: Timestamp = later(view.now, wait);
     status.next_backup_time = Some(stamp(next));
     let told = tell(true, Reason::BackupFailed, format!("{reason}: {message}"));
-    Step::say(Mood::Troubled, reason, message).with([told]).wake(wait)
+    Step::say(Activity::Blocked, reason, message).with([told]).wake(wait)
 }

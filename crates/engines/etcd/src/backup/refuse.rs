@@ -3,7 +3,7 @@
 use crate::api::EtcdBackup;
 use crate::api::etcd_backup::EtcdBackupStatus;
 
-use super::{Mood, Reason, Step};
+use super::{Activity, Reason, Step};
 use stateward_core::cron::Schedule;
 
 /// The first thing that is wrong.
@@ -46,5 +46,5 @@ pub(super) fn refuse(status: &mut EtcdBackupStatus, reason: Reason, problem: &st
         status.succeeded = false;
     }
     problem.clone_into(&mut status.reason);
-    Step::say(Mood::Troubled, reason, problem)
+    Step::say(Activity::Blocked, reason, problem)
 }

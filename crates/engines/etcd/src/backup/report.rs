@@ -3,13 +3,13 @@
 use crate::api::etcd_backup::EtcdBackupStatus;
 use stateward_core::conditions::{self, Condition, ConditionStatus, types};
 
-use super::{Cause, Mood, Reason, View, Words};
+use super::{Activity, Cause, Reason, View, Words};
 
 pub(super) fn report(view: &View<'_>, old: &EtcdBackupStatus, status: &mut EtcdBackupStatus, words: Option<&Words>) {
     let generation = view.backup.metadata.generation;
     status.observed_generation = generation;
     status.waiting = words.map(|words| words.message.clone()).unwrap_or_default();
-    let troubled = words.filter(|words| words.mood == Mood::Troubled);
+    let troubled = words.filter(|words| words.activity == Activity::Blocked);
     let failing = status.consecutive_failures > 0;
     if let Some(words) = troubled.filter(|_| !status.succeeded) {
         status.reason.clone_from(&words.message);
@@ -38,7 +38,7 @@ pub(super) fn report(view: &View<'_>, old: &EtcdBackupStatus, status: &mut EtcdB
         }
         None => (ConditionStatus::False, Reason::AsExpected.into(), String::new()),
     };
-    let working = words.filter(|words| words.mood == Mood::Working);
+    let working = words.filter(|words| words.activity == Activity::Working);
     let progressing = match working {
         Some(words) => (ConditionStatus::True, words.reason.clone(), words.message.clone()),
         None if status.current.is_some() => (ConditionStatus::True, Reason::Running.into(), String::new()),

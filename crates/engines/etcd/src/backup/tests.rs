@@ -304,7 +304,7 @@ fn what_a_pod_needs_is_waited_for_without_trying() {
     stage.world.source = Source::NoCluster;
     let gone = stage.round();
     assert!(
-        gone.status.reason.contains("EtcdCluster c is not there"),
+        gone.status.reason.contains("EtcdCluster c does not exist"),
         "{}",
         gone.status.reason
     );
@@ -315,7 +315,7 @@ fn what_a_pod_needs_is_waited_for_without_trying() {
         client_secret: Some("etcd-client-tls".into()),
         ..ClusterSource::default()
     }));
-    stage.world.missing = Some("the Secret aws is not there".into());
+    stage.world.missing = Some("the Secret aws does not exist".into());
     assert!(stage.round().status.reason.contains("aws") && stage.pods == 0);
     stage.world.missing = None;
     let made = stage.round();

@@ -5,7 +5,7 @@
 //! lies what only the user can do: lead the clients to the new members.
 
 use super::members::{display_name, owner};
-use super::{Effect, LATER, Listed, MemberId, MemberName, Note, Reason, SOON, Step, View, Voice, Work};
+use super::{Effect, LATER, Listed, MemberId, MemberName, MemberProbe, Note, Reason, SOON, Step, View, Work};
 
 /// Instead of a bootstrap: nothing is founded, since the cluster is there. `None`: it answers, and can be taken up.
 pub(super) fn begin(view: &View<'_>) -> Option<Step> {
@@ -13,7 +13,7 @@ pub(super) fn begin(view: &View<'_>) -> Option<Step> {
         return None;
     }
     if view.world.list.is_none() {
-        let silent: Vec<String> = view.world.voices.iter().filter_map(silence).collect();
+        let silent: Vec<String> = view.world.probes.iter().filter_map(why_no_reply).collect();
         let why = if silent.is_empty() {
             "it has no leader".to_owned()
         } else {
@@ -23,7 +23,7 @@ pub(super) fn begin(view: &View<'_>) -> Option<Step> {
             Step::new(
                 Work::Creating,
                 Reason::WaitingForAdopted,
-                format!("the cluster to be taken over (annotation stateward.dev/adopt-endpoints) does not prove its member list: {why}"),
+                format!("the cluster to be adopted (annotation stateward.dev/adopt-endpoints) does not prove its member list: {why}"),
             )
             .wake(LATER),
         );
@@ -61,18 +61,18 @@ fn other_tls(view: &View<'_>) -> Option<String> {
     let managed = view.world.trust.as_ref().is_some_and(|trust| trust.managed);
     let how = match (theirs, view.intent.tls) {
         (true, false) => {
-            "with TLS, and spec.TLS gives no certificates for it: set TLS.static with Secrets of the old cluster's certificate authority"
+            "with TLS, and spec.TLS gives no certificates for it: set TLS.static with Secrets of the old cluster's CA"
         }
         (false, true) => {
             "without TLS, and spec.TLS asks for it: remove spec.TLS, and set it when the old members have left"
         }
         (true, true) if managed => {
-            "with TLS, and do not trust the certificates of TLS.auto or TLS.certManager: set TLS.static with Secrets of the old cluster's certificate authority"
+            "with TLS, and do not trust the certificates of TLS.auto or TLS.certManager: set TLS.static with Secrets of the old cluster's CA"
         }
         _ => return None,
     };
     Some(format!(
-        "the members of the cluster to be taken over talk to each other {how}"
+        "the members of the cluster to be adopted talk to each other {how}"
     ))
 }
 
@@ -169,7 +169,7 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
         warning: false,
         reason: Reason::MemberReleased,
         message: format!(
-            "{} ({}), which was taken over, left; its pod can be deleted",
+            "{} ({}), which was adopted, left; its pod can be deleted",
             display_name(victim),
             victim.id
         ),
@@ -187,25 +187,25 @@ pub(super) fn release(view: &View<'_>) -> Option<Step> {
 
 /// What those that were asked by their endpoints said of themselves: endpoint and version.
 fn answers<'a>(view: &'a View<'_>) -> impl Iterator<Item = (&'a MemberName, &'a crate::api::EtcdVersion)> {
-    let voices = view.world.voices.iter();
-    voices
+    let probes = view.world.probes.iter();
+    probes
         .filter(|(name, _)| view.intent.adopt.contains(&name.0))
-        .filter_map(|(name, voice)| match voice {
-            Voice::Answered(answer) => Some((name, &answer.version)),
-            Voice::Silent(_) => None,
+        .filter_map(|(name, probe)| match probe {
+            MemberProbe::Reply(reply) => Some((name, &reply.version)),
+            MemberProbe::NoReply(_) => None,
         })
 }
 
 /// A member answers and sees a leader.
 fn answered(view: &View<'_>, id: MemberId) -> bool {
-    let mut voices = view.world.voices.values();
-    voices.any(|voice| matches!(voice, Voice::Answered(answer) if answer.id == id && answer.leader.is_some()))
+    let mut probes = view.world.probes.values();
+    probes.any(|probe| matches!(probe, MemberProbe::Reply(reply) if reply.id == id && reply.leader.is_some()))
 }
 
-fn silence((name, voice): (&MemberName, &Voice)) -> Option<String> {
-    match voice {
-        Voice::Silent(why) => Some(format!("{name}: {why}")),
-        Voice::Answered(_) => None,
+fn why_no_reply((name, probe): (&MemberName, &MemberProbe)) -> Option<String> {
+    match probe {
+        MemberProbe::NoReply(why) => Some(format!("{name}: {why}")),
+        MemberProbe::Reply(_) => None,
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
         let released = joined().spec(|intent| intent.release_adopted = true);
         released.then(
             Reason::ReleasingMember,
-            &["let member old-0 (7) go, which was taken over"],
+            &["release member old-0 (7), which was adopted"],
         );
     }
 

@@ -70,7 +70,7 @@ fn begin(view: &View<'_>, record: &mut Record) -> Step {
             Work::Blocked,
             Reason::NameTaken,
             format!(
-                "these objects exist and belong to somebody else: {}. Delete them, or choose another name for the cluster",
+                "these objects exist and belong to other objects: {}. Delete them, or choose another name for the cluster",
                 world.conflicts.join(", ")
             ),
         );

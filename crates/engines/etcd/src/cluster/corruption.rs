@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::hashes::{Verdict, verdict};
-use super::members::{Fate, owner};
+use super::members::{Health, owner};
 use super::{Alarm, Effect, LATER, Listed, MemberId, MemberList, Note, Reason, Step, View, Work, hashes};
 
 /// The data cannot be compared, since members run different versions: the roll that brings them to one goes on.
@@ -56,7 +56,7 @@ pub(super) fn corruption(view: &View<'_>) -> Option<Step> {
         let next = view
             .voters()
             .filter(|member| member.is_healthy() && member.listed.is_some_and(|listed| of.contains(&listed.id)))
-            .max_by_key(|member| member.answer.map(|answer| answer.index));
+            .max_by_key(|member| member.reply.map(|reply| reply.index));
         let message = format!("{RAISED} Leadership moves from {name} to a member with the data of the majority");
         let move_leader = next.and_then(|next| next.listed).map(|next| Effect::MoveLeader {
             from: leader,
@@ -122,11 +122,12 @@ const RAISED: &str = "etcd raised the alarm CORRUPT and takes no writes: the dat
 
 fn is_lost(view: &View<'_>, id: MemberId) -> bool {
     let mut members = view.members.values();
-    members.any(|member| member.listed.is_some_and(|listed| listed.id == id) && matches!(member.fate, Fate::Lost(_)))
+    members
+        .any(|member| member.listed.is_some_and(|listed| listed.id == id) && matches!(member.health, Health::Lost(_)))
 }
 
 fn is_lost_member(member: &super::Member<'_>) -> bool {
-    member.listed.is_some() && matches!(member.fate, Fate::Lost(_))
+    member.listed.is_some() && matches!(member.health, Health::Lost(_))
 }
 
 /// No roll is under way that would bring all members to one version. Members without durable data change their version by being
@@ -234,9 +235,9 @@ mod tests {
     fn members_of_different_versions_are_not_compared_and_a_roll_goes_on() {
         let given = hashes([1, 1, 2]).pod("c-b", |pod| pod.template = "old".into());
         let given = given.world(|world| {
-            let other = world.voices.get_mut(&"c-b".into());
-            if let Some(crate::cluster::Voice::Answered(answer)) = other {
-                answer.version = crate::cluster::testing::version("3.5.16");
+            let other = world.probes.get_mut(&"c-b".into());
+            if let Some(crate::cluster::MemberProbe::Reply(reply)) = other {
+                reply.version = crate::cluster::testing::version("3.5.16");
             }
         });
         given.then(

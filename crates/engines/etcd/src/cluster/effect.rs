@@ -10,7 +10,7 @@ use crate::api::EtcdVersion;
 use crate::api::etcd_restore::RestoreSource;
 
 use super::Reason;
-use super::world::{Alarm, Authority, ClusterId, DataHash, LaunchKind, MemberId, MemberName, TlsStage, Uid};
+use super::world::{Alarm, Ca, ClusterId, DataHash, LaunchKind, MemberId, MemberName, TlsStage, Uid};
 
 /// One step. What it writes to Kubernetes is in its [`Order`](super::Order).
 #[allow(missing_docs, reason = "the fields are named for what they are")]
@@ -136,9 +136,9 @@ pub enum Effect {
     /// Ask cert-manager for the certificates of the spec.
     RequestCertificates,
     /// Make a new certificate authority in the place of the one of `TLS.auto`. Nothing is issued by it yet.
-    RenewAuthority,
+    RenewCa,
     /// Let the Secrets say that these are trusted. Refused for a Secret whose own certificate another one vouches for.
-    TrustAuthorities { authorities: BTreeSet<Authority> },
+    TrustCas { cas: BTreeSet<Ca> },
     /// Make an EtcdBackup for one backup before the upgrade to a version.
     TakeBackup { name: String, version: EtcdVersion },
     /// Make the EtcdBackup of `spec.backup` what the spec says.
@@ -236,7 +236,7 @@ impl fmt::Display for Effect {
             }
             Self::Promote { member, id, .. } => write!(f, "promote {member} ({id})"),
             Self::RemoveMember { member, id, .. } => write!(f, "remove member {member} ({id})"),
-            Self::ReleaseMember { member, id, .. } => write!(f, "let member {member} ({id}) go, which was taken over"),
+            Self::ReleaseMember { member, id, .. } => write!(f, "release member {member} ({id}), which was adopted"),
             Self::UpdatePeerUrl { member, peer_url, .. } => write!(f, "let peers reach {member} at {peer_url}"),
             Self::MoveLeader { from, to, .. } => write!(f, "move leadership from {from} to {to}"),
             Self::Compact { .. } => write!(f, "compact"),
@@ -246,11 +246,11 @@ impl fmt::Display for Effect {
             Self::EnableDowngrade { to, .. } => write!(f, "enable the downgrade to {to}"),
             Self::CancelDowngrade { .. } => write!(f, "cancel the downgrade"),
             Self::IssueCertificates { next: false } => write!(f, "issue certificates"),
-            Self::IssueCertificates { next: true } => write!(f, "issue certificates of the new authority"),
+            Self::IssueCertificates { next: true } => write!(f, "issue certificates of the new CA"),
             Self::RequestCertificates => write!(f, "ask cert-manager for certificates"),
-            Self::RenewAuthority => write!(f, "make a new certificate authority"),
-            Self::TrustAuthorities { authorities } => {
-                write!(f, "let {} authorities be trusted", authorities.len())
+            Self::RenewCa => write!(f, "make a new CA"),
+            Self::TrustCas { cas } => {
+                write!(f, "let {} CAs be trusted", cas.len())
             }
             Self::TakeBackup { name, version } => write!(f, "create EtcdBackup {name} before the upgrade to {version}"),
             Self::ApplyBackup => write!(f, "apply the EtcdBackup of spec.backup"),

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::members::owner;
 use super::record::{LastSeen, Record};
-use super::world::{MemberName, NodeEnd, Pod, Voice, World};
+use super::world::{MemberName, MemberProbe, NodeEnd, Pod, World};
 use super::{Effect, Intent, Stop, View, pods};
 
 /// Why a member counts as gone.
@@ -102,7 +102,7 @@ pub(super) fn gone(view: &View<'_>, name: &MemberName) -> Option<Gone> {
 
 /// The user says that it is lost, and it does not say otherwise itself.
 pub(super) fn is_confirmed(view: &View<'_>, name: &MemberName) -> bool {
-    let answers = matches!(view.world.voices.get(name), Some(Voice::Answered(_)));
+    let answers = matches!(view.world.probes.get(name), Some(MemberProbe::Reply(_)));
     view.intent.confirmed_lost.contains(name) && !answers
 }
 
@@ -253,7 +253,7 @@ pub(super) fn has_left(view: &View<'_>, name: &MemberName) -> bool {
     let is_it = |listed| owner(view.intent, listed).as_ref() == Some(name);
     let unlisted = view.believed_list().is_some_and(|list| !list.iter().any(is_it));
     let ended = |pod: &Pod| pod.restarts > 0 && pod.last_exit.as_ref().is_some_and(|exit| exit.code == 0);
-    let silent = !matches!(view.world.voices.get(name), Some(Voice::Answered(_)));
+    let silent = !matches!(view.world.probes.get(name), Some(MemberProbe::Reply(_)));
     unlisted && silent && view.world.pods.get(name).is_some_and(ended)
 }
 

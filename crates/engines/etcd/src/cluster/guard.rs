@@ -12,7 +12,7 @@ use super::effect::{Effect, Launch, Stop};
 use super::intent::Intent;
 use super::members::owner;
 use super::record::Record;
-use super::world::{Authority, ClusterId, DataHash, Listed, MemberId, MemberList, MemberName, Uid, World};
+use super::world::{Ca, ClusterId, DataHash, Listed, MemberId, MemberList, MemberName, Uid, World};
 
 /// One condition of an effect.
 pub type Guard = stateward_core::guard::Guard<Fact>;
@@ -32,7 +32,7 @@ pub enum Fact {
     /// No pod of another member is there: a new cluster never starts beside the old one.
     Alone { member: MemberName },
     /// The Secrets name the authorities that the pod is made to trust.
-    StillTrusted { bundle: BTreeSet<Authority> },
+    StillTrusted { bundle: BTreeSet<Ca> },
     /// The member's pod is this one, or is still absent.
     PodIs { member: MemberName, uid: Option<Uid> },
     /// The member's claim is this one, or is still absent.
@@ -49,17 +49,11 @@ pub enum Fact {
     /// These nodes have ended: each is deleted or out of service.
     NodesEnded { nodes: BTreeSet<String> },
     /// Every pod trusts these authorities. `before`: those that a pod which does not say so trusts.
-    AllTrust {
-        authorities: BTreeSet<Authority>,
-        before: BTreeSet<Authority>,
-    },
+    AllTrust { cas: BTreeSet<Ca>, before: BTreeSet<Ca> },
     /// Those that vouch for the certificates in the Secrets are among these.
-    VouchersStay { authorities: BTreeSet<Authority> },
+    VouchersStay { cas: BTreeSet<Ca> },
     /// Where an authority is dropped, every pod is one that the decision rests on.
-    AllSeen {
-        authorities: BTreeSet<Authority>,
-        seen: BTreeSet<Uid>,
-    },
+    AllSeen { cas: BTreeSet<Ca>, seen: BTreeSet<Uid> },
     /// The EtcdRestore that is taken up is still there, and not complete.
     RestoreAsked { name: String, uid: Uid },
 }
@@ -120,7 +114,7 @@ pub struct PodNow {
     /// Its UID.
     pub uid: Uid,
     /// The authorities that it trusts; `None`: it does not say.
-    pub trusts: Option<BTreeSet<Authority>>,
+    pub trusts: Option<BTreeSet<Ca>>,
 }
 
 /// A member's objects at this moment.
@@ -140,9 +134,9 @@ pub struct SecretNow {
     /// Whom it is for.
     pub role: SecretRole,
     /// The authorities that it names.
-    pub bundle: BTreeSet<Authority>,
+    pub bundle: BTreeSet<Ca>,
     /// Those that vouch for its certificate.
-    pub issued: BTreeSet<Authority>,
+    pub issued: BTreeSet<Ca>,
 }
 
 /// Whom a Secret is for.
@@ -222,16 +216,11 @@ pub fn guards(effect: &Effect, cluster: &ObjectVersion, world: &World) -> Vec<Gu
         }
         Effect::ReleaseMember { .. } => vec![unchanged()],
         Effect::IssueCertificates { next: true } => world.trust.iter().map(all_trust).collect(),
-        Effect::TrustAuthorities { authorities } => {
+        Effect::TrustCas { cas } => {
             let seen = world.pods.values().map(|pod| pod.uid.clone()).collect();
             vec![
-                Guard::Fact(Fact::VouchersStay {
-                    authorities: authorities.clone(),
-                }),
-                Guard::Fact(Fact::AllSeen {
-                    authorities: authorities.clone(),
-                    seen,
-                }),
+                Guard::Fact(Fact::VouchersStay { cas: cas.clone() }),
+                Guard::Fact(Fact::AllSeen { cas: cas.clone(), seen }),
             ]
         }
         Effect::CompareAgain { hashes, cluster } => vec![Guard::Fact(Fact::SameData {
@@ -257,7 +246,7 @@ pub fn guards(effect: &Effect, cluster: &ObjectVersion, world: &World) -> Vec<Gu
         | Effect::CancelDowngrade { .. }
         | Effect::IssueCertificates { next: false }
         | Effect::RequestCertificates
-        | Effect::RenewAuthority
+        | Effect::RenewCa
         | Effect::TakeBackup { .. }
         | Effect::ApplyBackup
         | Effect::RequestRestore { .. }
@@ -292,7 +281,7 @@ fn still_trusted(world: &World) -> Option<Guard> {
 
 fn all_trust(trust: &super::world::Trust) -> Guard {
     Guard::Fact(Fact::AllTrust {
-        authorities: trust.wanted.clone(),
+        cas: trust.wanted.clone(),
         before: trust.issued.clone(),
     })
 }
@@ -444,26 +433,26 @@ impl Fact {
             Self::StillTrusted { bundle } => {
                 let mut secrets = facts.secrets.as_ref().ok_or(FactNeed::Secrets)?.iter();
                 Check::unless(secrets.find(|secret| !secret.agrees(bundle)), |secret| {
-                    format!("the Secret {} names other authorities now", secret.name)
+                    format!("the Secret {} names other CAs now", secret.name)
                 })
             }
-            Self::AllTrust { authorities, before } => {
+            Self::AllTrust { cas, before } => {
                 let mut pods = facts.pods.as_ref().ok_or(FactNeed::Pods)?.iter();
-                let trusts = |pod: &&PodNow| authorities.is_subset(pod.trusts.as_ref().unwrap_or(before));
+                let trusts = |pod: &&PodNow| cas.is_subset(pod.trusts.as_ref().unwrap_or(before));
                 Check::unless(pods.find(|pod| !trusts(pod)), |pod| {
-                    format!("{} does not trust the new authority yet", pod.name)
+                    format!("{} does not trust the new CA yet", pod.name)
                 })
             }
-            Self::VouchersStay { authorities } => {
+            Self::VouchersStay { cas } => {
                 let mut secrets = facts.secrets.as_ref().ok_or(FactNeed::Secrets)?.iter();
-                Check::unless(secrets.find(|secret| !secret.issued.is_subset(authorities)), |secret| {
+                Check::unless(secrets.find(|secret| !secret.issued.is_subset(cas)), |secret| {
                     let name = &secret.name;
-                    format!("the certificate in the Secret {name} is of an authority that would be dropped")
+                    format!("the certificate in the Secret {name} is of a CA that would be dropped")
                 })
             }
-            Self::AllSeen { authorities, seen } => {
+            Self::AllSeen { cas, seen } => {
                 let mut secrets = facts.secrets.as_ref().ok_or(FactNeed::Secrets)?.iter();
-                if secrets.all(|secret| secret.bundle.is_subset(authorities)) {
+                if secrets.all(|secret| secret.bundle.is_subset(cas)) {
                     return Ok(Check::Holds);
                 }
                 let mut pods = facts.pods.as_ref().ok_or(FactNeed::Pods)?.iter();
@@ -478,7 +467,7 @@ impl Fact {
 impl SecretNow {
     /// A pod that trusts these is right by this Secret. The Secrets of clients and servers may name more, while one of them
     /// is written after the other.
-    fn agrees(&self, bundle: &BTreeSet<Authority>) -> bool {
+    fn agrees(&self, bundle: &BTreeSet<Ca>) -> bool {
         let (prefix, complete) = match self.role {
             SecretRole::Peer => ("peer/", true),
             SecretRole::Server => ("client/", false),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Alarm, ClusterId, DataHash, Effect, Listed, MemberId, MemberList, View, Voice, World};
+use super::{Alarm, ClusterId, DataHash, Effect, Listed, MemberId, MemberList, MemberProbe, View, World};
 
 /// What comparing the voters gave.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,10 +53,10 @@ pub(super) fn verdict(world: &World, list: &MemberList, is_lost: impl Fn(MemberI
         .map(|(id, hash)| (*id, *hash))
         .collect();
     let versions: BTreeSet<_> = world
-        .voices
+        .probes
         .values()
-        .filter_map(|voice| match voice {
-            Voice::Answered(answer) if hashes.contains_key(&answer.id) => Some(&answer.version),
+        .filter_map(|probe| match probe {
+            MemberProbe::Reply(reply) if hashes.contains_key(&reply.id) => Some(&reply.version),
             _ => None,
         })
         .collect();
@@ -93,7 +93,7 @@ pub(super) fn verdict(world: &World, list: &MemberList, is_lost: impl Fn(MemberI
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Answer, MemberName};
+    use crate::cluster::{MemberName, Reply};
 
     fn ids(ids: &[u64]) -> BTreeSet<MemberId> {
         ids.iter().copied().map(MemberId).collect()
@@ -122,7 +122,7 @@ mod tests {
                 };
                 world.hashes.insert(id, hash);
             }
-            world.voices.insert(name, answer(id));
+            world.probes.insert(name, reply(id));
         }
         let list = MemberList {
             cluster: ClusterId(9),
@@ -132,8 +132,8 @@ mod tests {
         (world, list)
     }
 
-    fn answer(id: MemberId) -> Voice {
-        Voice::Answered(Answer {
+    fn reply(id: MemberId) -> MemberProbe {
+        MemberProbe::Reply(Reply {
             id,
             cluster: ClusterId(9),
             leader: Some(MemberId(1)),
@@ -185,8 +185,8 @@ mod tests {
         // given members that differ, when one runs another version
         let (mut world, list) = world(&[Some(1), Some(1), Some(2)]);
         let compared = world.clone();
-        if let Some(Voice::Answered(answer)) = world.voices.get_mut(&MemberName("c-3".into())) {
-            answer.version = crate::api::EtcdVersion::new(3, 5, 16);
+        if let Some(MemberProbe::Reply(reply)) = world.probes.get_mut(&MemberName("c-3".into())) {
+            reply.version = crate::api::EtcdVersion::new(3, 5, 16);
         }
         // then nothing follows
         assert_eq!(verdict(&world, &list, |_| false), Verdict::Versions);

@@ -162,18 +162,18 @@ impl Intent {
             Duration::from_secs(u64::try_from(given.unwrap_or(default)).unwrap_or(0))
         };
         let delay = seconds(recovery.delay_seconds, api::Recovery::DEFAULT_DELAY_SECONDS);
-        let care = spec
+        let maintenance = spec
             .maintenance
             .as_ref()
-            .and_then(|care| care.defragmentation.clone())
+            .and_then(|maintenance| maintenance.defragmentation.clone())
             .unwrap_or_default();
-        if let Some(schedule) = &care.schedule {
+        if let Some(schedule) = &maintenance.schedule {
             stateward_core::cron::Schedule::parse(schedule).map_err(|error| Problem {
                 field: "maintenance.defragmentation.schedule".into(),
                 message: error.to_string(),
             })?;
         }
-        let min_size = care.min_size.as_ref().and_then(bytes).unwrap_or(100 << 20);
+        let min_size = maintenance.min_size.as_ref().and_then(bytes).unwrap_or(100 << 20);
         let annotations = cluster.metadata.annotations.as_ref();
         let hash_of = |annotations: Option<&std::collections::BTreeMap<String, String>>| {
             annotations
@@ -263,10 +263,10 @@ impl Intent {
                 .unwrap_or_default(),
             release_adopted: annotations
                 .is_some_and(|all| all.get(names::ANNOTATION_RELEASE).is_some_and(|value| value == "true")),
-            defragmentation: (!care.disabled).then(|| Defragmentation {
-                schedule: care.schedule.clone(),
+            defragmentation: (!maintenance.disabled).then(|| Defragmentation {
+                schedule: maintenance.schedule.clone(),
                 above: min_size,
-                free_percent: care
+                free_percent: maintenance
                     .min_free_percent
                     .and_then(|percent| u64::try_from(percent).ok())
                     .unwrap_or(50),
@@ -320,23 +320,23 @@ fn template(cluster: &EtcdCluster) -> String {
     pod.persistent_volume_claim_spec = None;
     pod.busybox_image = None;
     pod.dns_timeout_in_second = None;
-    let care = spec
+    let maintenance = spec
         .maintenance
         .as_ref()
-        .map(|care| (&care.quota, &care.auto_compaction));
+        .map(|maintenance| (&maintenance.quota, &maintenance.auto_compaction));
     let medium = spec.storage.as_ref().and_then(|storage| storage.medium);
-    let wishes = (
+    let desired = (
         cluster.repository(),
         &pod,
         &tls_of_pods(cluster),
-        care,
+        maintenance,
         medium,
         &spec.topology_spread_constraints,
         &spec.priority_class_name,
         &spec.etcd_options,
         &spec.metrics,
     );
-    stateward_core::manifests::hash(&wishes)
+    stateward_core::manifests::hash(&desired)
 }
 
 /// What of `spec.TLS` makes pods different: with certificates that are handed out by Stateward they are all alike, and

@@ -4,7 +4,7 @@
 //! One at a time, since two members that start with `existing` at the same moment wait for each other's answer
 //! (docs/etcd-facts.md).
 
-use super::members::{Fate, Proof, initial_cluster, owner, says_no_data};
+use super::members::{Health, LossEvidence, initial_cluster, owner, says_no_data};
 use super::{Effect, LATER, Launch, LaunchKind, Listed, MemberName, Reason, SOON, Step, Stop, View, Work, pods};
 
 pub(super) fn join(view: &View<'_>) -> Option<Step> {
@@ -66,7 +66,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
         let Some(member) = view.members.get(&name) else {
             continue;
         };
-        if let Fate::Away(why) = &member.fate {
+        if let Health::Unavailable(why) = &member.health {
             let step = Step::new(
                 Work::Scaling,
                 Reason::WaitingForLearner,
@@ -80,7 +80,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
     for name in &unstarted {
         let pod = view.world.pods.get(name);
         let Some(pod) = pod else { continue };
-        if view.members.get(name).is_some_and(|member| member.answer.is_some()) {
+        if view.members.get(name).is_some_and(|member| member.reply.is_some()) {
             if view.world.list.is_none() {
                 continue; // Its name waits for a quorum, and the quorum may wait for the next one.
             }
@@ -189,7 +189,7 @@ fn start_next(view: &View<'_>, list: &[Listed]) -> Option<Step> {
 /// two members, so that one of those that remember is in both.
 fn begin_elsewhere(view: &View<'_>, list: &[Listed], name: &MemberName) -> Option<Step> {
     let member = view.members.get(name)?;
-    let Fate::Lost(proof @ (Proof::NodeDead(_) | Proof::VolumeStranded)) = &member.fate else {
+    let Health::Lost(proof @ (LossEvidence::NodeDead(_) | LossEvidence::VolumeStranded)) = &member.health else {
         return None;
     };
     let voters = list.iter().filter(|listed| !listed.learner).count();

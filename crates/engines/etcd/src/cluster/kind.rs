@@ -159,8 +159,8 @@ fn group(effect: &Effect) -> Group {
         | Effect::CancelDowngrade { .. }
         | Effect::IssueCertificates { .. }
         | Effect::RequestCertificates
-        | Effect::RenewAuthority
-        | Effect::TrustAuthorities { .. }
+        | Effect::RenewCa
+        | Effect::TrustCas { .. }
         | Effect::TakeBackup { .. }
         | Effect::ApplyBackup
         | Effect::DropBackup { .. }
@@ -197,8 +197,8 @@ impl Action for Order {
             Effect::CancelDowngrade { .. } => "cancel_downgrade",
             Effect::IssueCertificates { .. } => "issue_certificates",
             Effect::RequestCertificates => "request_certificates",
-            Effect::RenewAuthority => "renew_authority",
-            Effect::TrustAuthorities { .. } => "trust_authorities",
+            Effect::RenewCa => "renew_authority",
+            Effect::TrustCas { .. } => "trust_authorities",
             Effect::TakeBackup { .. } => "take_backup",
             Effect::ApplyBackup => "apply_backup",
             Effect::DropBackup { .. } => "drop_backup",

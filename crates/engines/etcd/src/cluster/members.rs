@@ -9,7 +9,7 @@ use crate::api::EtcdVersion;
 
 use super::intent::Intent;
 use super::record::Record;
-use super::world::{Answer, Claim, Listed, MemberList, MemberName, Pod, Silence, Voice, World};
+use super::world::{Claim, Listed, MemberList, MemberName, MemberProbe, NoReply, Pod, Reply, World};
 
 /// A crash loop is judged only after so many restarts: one crash proves nothing.
 const CRASHES_THAT_COUNT: u32 = 3;
@@ -28,29 +28,29 @@ pub struct Member<'a> {
     /// Its claim.
     pub claim: Option<&'a Claim>,
     /// Its own words.
-    pub answer: Option<&'a Answer>,
+    pub reply: Option<&'a Reply>,
     /// Why it was silent when asked.
-    pub silence: Option<&'a Silence>,
+    pub why_no_reply: Option<&'a NoReply>,
     /// What follows.
-    pub fate: Fate,
+    pub health: Health,
 }
 
 /// The state of a member, judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Health {
     /// It answers and sees a leader.
     Healthy,
     /// Added to the list, never started.
     Unstarted,
     /// It does not answer now and nothing proves that it never will: wait, with this reason.
-    Away(String),
+    Unavailable(String),
     /// It will never come back as it was: proven.
-    Lost(Proof),
+    Lost(LossEvidence),
 }
 
 /// Why a member is held for lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
+pub enum LossEvidence {
     /// Its claim, and so its data, is gone.
     ClaimGone,
     /// Its volume is empty: etcd itself said so.
@@ -71,7 +71,7 @@ pub enum Proof {
     NodeCordoned,
 }
 
-impl Proof {
+impl LossEvidence {
     /// In words.
     pub fn words(&self) -> String {
         match self {
@@ -96,7 +96,7 @@ impl Member<'_> {
 
     /// It knows the call that hands leadership over (3.3 and later); without it the others elect when it stops.
     pub fn can_hand_over(&self) -> bool {
-        self.answer.is_none_or(|answer| answer.version.at_least(3, 3, 0))
+        self.reply.is_none_or(|reply| reply.version.at_least(3, 3, 0))
     }
 
     /// Somebody deleted its pod.
@@ -106,7 +106,7 @@ impl Member<'_> {
 
     /// It answers, sees a leader and does not stop.
     pub fn is_healthy(&self) -> bool {
-        self.fate == Fate::Healthy
+        self.health == Health::Healthy
     }
 }
 
@@ -163,15 +163,15 @@ pub fn judge<'a>(
     let healthy_templates: BTreeSet<Settings<'_>> = world
         .pods
         .iter()
-        .filter(|(name, _)| matches!(world.voices.get(name), Some(Voice::Answered(answer)) if answer.leader.is_some()))
+        .filter(|(name, _)| matches!(world.probes.get(name), Some(MemberProbe::Reply(reply)) if reply.leader.is_some()))
         .map(|(_, pod)| settings(pod))
         .collect();
     names
         .into_iter()
         .map(|name| {
-            let (answer, silence) = match world.voices.get(name) {
-                Some(Voice::Answered(answer)) => (Some(answer), None),
-                Some(Voice::Silent(why)) => (None, Some(why)),
+            let (reply, why_no_reply) = match world.probes.get(name) {
+                Some(MemberProbe::Reply(reply)) => (Some(reply), None),
+                Some(MemberProbe::NoReply(why)) => (None, Some(why)),
                 None => (None, None),
             };
             let mut member = Member {
@@ -179,11 +179,11 @@ pub fn judge<'a>(
                 listed: listed.get(name).copied(),
                 pod: world.pods.get(name),
                 claim: world.claims.get(name),
-                answer,
-                silence,
-                fate: Fate::Unstarted,
+                reply,
+                why_no_reply,
+                health: Health::Unstarted,
             };
-            member.fate = fate(intent, record, world, &member, &healthy_templates, now);
+            member.health = health(intent, record, world, &member, &healthy_templates, now);
             (name.clone(), member)
         })
         .collect()
@@ -203,44 +203,44 @@ fn settings(pod: &Pod) -> Settings<'_> {
     (&pod.template, &pod.version)
 }
 
-fn fate(
+fn health(
     intent: &Intent,
     record: &Record,
     world: &World,
     member: &Member<'_>,
     healthy_templates: &BTreeSet<Settings<'_>>,
     now: Timestamp,
-) -> Fate {
-    if let (Some(listed), Some(_)) = (member.listed, member.answer)
+) -> Health {
+    if let (Some(listed), Some(_)) = (member.listed, member.reply)
         && let Some(how) = super::hashes::differs(world, listed)
     {
-        return Fate::Lost(Proof::Corrupt(how));
+        return Health::Lost(LossEvidence::Corrupt(how));
     }
-    if let Some(answer) = member.answer {
-        let right_cluster = world.list.as_ref().is_none_or(|list| list.cluster == answer.cluster);
-        let right_id = member.listed.is_none_or(|listed| listed.id == answer.id);
+    if let Some(reply) = member.reply {
+        let right_cluster = world.list.as_ref().is_none_or(|list| list.cluster == reply.cluster);
+        let right_id = member.listed.is_none_or(|listed| listed.id == reply.id);
         if !right_cluster || !right_id {
-            return Fate::Away(format!(
+            return Health::Unavailable(format!(
                 "it answers as {} of cluster {}, which is not who it should be",
-                answer.id, answer.cluster
+                reply.id, reply.cluster
             ));
         }
         return if member.is_stopping() {
             // Whoever deletes it does not ask: nothing is begun that would miss it in a moment.
-            Fate::Away("its pod is stopping".into())
-        } else if answer.leader.is_some() {
-            Fate::Healthy
+            Health::Unavailable("its pod is stopping".into())
+        } else if reply.leader.is_some() {
+            Health::Healthy
         } else {
-            Fate::Away("it sees no leader".into())
+            Health::Unavailable("it sees no leader".into())
         };
     }
     // Without a proven list the most advanced of those that answer is believed.
     let by_word = || {
-        let answers = world.voices.values().filter_map(|voice| match voice {
-            Voice::Answered(answer) => Some(answer),
-            Voice::Silent(_) => None,
+        let answers = world.probes.values().filter_map(|probe| match probe {
+            MemberProbe::Reply(reply) => Some(reply),
+            MemberProbe::NoReply(_) => None,
         });
-        answers.max_by_key(|answer| answer.index).is_some_and(|most| {
+        answers.max_by_key(|reply| reply.index).is_some_and(|most| {
             most.list
                 .iter()
                 .any(|listed| listed.name.is_none() && owner(intent, listed).as_ref() == Some(&member.name))
@@ -257,14 +257,14 @@ fn fate(
     if let Some((node, since)) = node_dead
         && lasted(*since, now, world.watched.dead_nodes.get(node)) >= intent.replace_after
     {
-        return Fate::Lost(Proof::NodeDead(node.clone()));
+        return Health::Lost(LossEvidence::NodeDead(node.clone()));
     }
     if !intent.is_durable() {
         // Without a claim the data lives and dies with the pod.
         return match member.pod {
-            None if unstarted => Fate::Unstarted,
-            None => Fate::Lost(Proof::PodGone),
-            Some(pod) if pod.ended || (pod.terminating && node_dead.is_none()) => Fate::Lost(Proof::PodGone),
+            None if unstarted => Health::Unstarted,
+            None => Health::Lost(LossEvidence::PodGone),
+            Some(pod) if pod.ended || (pod.terminating && node_dead.is_none()) => Health::Lost(LossEvidence::PodGone),
             Some(pod) => from_pod(pod, member, unstarted, healthy_templates),
         };
     }
@@ -272,27 +272,27 @@ fn fate(
     // One of a quorum once, whose name the others have not heard: without a quorum now, nobody can say that it had no data.
     let took_part = world.list.is_none() && record.members.get(&member.name).is_some_and(|known| known.voter);
     match (member.pod, member.claim) {
-        (_, Some(claim)) if claim.lost && began => Fate::Lost(Proof::ClaimGone),
-        (None, None) if (unstarted && !took_part) || !began => Fate::Unstarted,
-        (None, None) => Fate::Lost(Proof::ClaimGone),
-        (None, Some(claim)) if claim.terminating => Fate::Away("its claim is being deleted".into()),
-        (None, Some(_)) if unstarted => Fate::Unstarted,
-        (None, Some(_)) => Fate::Away("its pod is gone".into()),
+        (_, Some(claim)) if claim.lost && began => Health::Lost(LossEvidence::ClaimGone),
+        (None, None) if (unstarted && !took_part) || !began => Health::Unstarted,
+        (None, None) => Health::Lost(LossEvidence::ClaimGone),
+        (None, Some(claim)) if claim.terminating => Health::Unavailable("its claim is being deleted".into()),
+        (None, Some(_)) if unstarted => Health::Unstarted,
+        (None, Some(_)) => Health::Unavailable("its pod is gone".into()),
         // A pod that waits for a claim that is not there will never run: the claim was deleted under it.
         (Some(pod), None) if began && !unstarted && pod.node.is_none() && pod.blocked.is_some() && !pod.terminating => {
-            Fate::Lost(Proof::ClaimGone)
+            Health::Lost(LossEvidence::ClaimGone)
         }
         (Some(pod), Some(claim)) if began && claim.bound && pod.node.is_none() => {
             match beyond_reach(intent, world, pod, now) {
                 // Somebody may open the node again, or make one that can use the volume: the data is there, and this is no
                 // reason to give a quorum up.
-                Some(Proof::NodeCordoned) if world.list.is_none() => {
+                Some(LossEvidence::NodeCordoned) if world.list.is_none() => {
                     from_pod(pod, member, unstarted, healthy_templates)
                 }
-                Some(Proof::VolumeStranded) if world.list.is_none() && !unstarted => {
+                Some(LossEvidence::VolumeStranded) if world.list.is_none() && !unstarted => {
                     from_pod(pod, member, unstarted, healthy_templates)
                 }
-                Some(proof) => Fate::Lost(proof),
+                Some(proof) => Health::Lost(proof),
                 None => from_pod(pod, member, unstarted, healthy_templates),
             }
         }
@@ -301,7 +301,7 @@ fn fate(
 }
 
 /// No node can use the volume of this pod, and has not for longer than a node may be dead.
-fn beyond_reach(intent: &Intent, world: &World, pod: &Pod, now: Timestamp) -> Option<Proof> {
+fn beyond_reach(intent: &Intent, world: &World, pod: &Pod, now: Timestamp) -> Option<LossEvidence> {
     let waited = lasted(pod.created, now, world.watched.unscheduled.get(&pod.uid));
     let blocked = pod.blocked.as_ref().filter(|_| waited >= intent.replace_after);
     out_of_reach(&blocked?.message)
@@ -317,7 +317,7 @@ pub(super) fn is_stranded(view: &super::View<'_>, member: &Member<'_>) -> bool {
 /// unschedulable, 2 node(s) had volume node affinity conflict": the node that it is on does not exist any more, or somebody
 /// closed it. Then a drain waits for us too, where another member is on that node. A node that is only dead or full is
 /// counted with another reason, and there is nothing to say.
-fn out_of_reach(message: &str) -> Option<Proof> {
+fn out_of_reach(message: &str) -> Option<LossEvidence> {
     let (all, reasons) = message.strip_prefix("0/")?.split_once(" nodes are available: ")?;
     let all: u32 = all.parse().ok().filter(|all| *all > 0)?;
     let (mut elsewhere, mut cordoned) = (0, 0);
@@ -334,13 +334,13 @@ fn out_of_reach(message: &str) -> Option<Proof> {
     }
     match (elsewhere + cordoned == all, cordoned) {
         (false, _) => None,
-        (true, 0) => Some(Proof::VolumeStranded),
-        (true, _) if elsewhere > 0 => Some(Proof::NodeCordoned),
+        (true, 0) => Some(LossEvidence::VolumeStranded),
+        (true, _) if elsewhere > 0 => Some(LossEvidence::NodeCordoned),
         (true, _) => None, // every node is closed: nobody could take its place
     }
 }
 
-fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: &BTreeSet<Settings<'_>>) -> Fate {
+fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: &BTreeSet<Settings<'_>>) -> Health {
     if let Some(exit) = &pod.last_exit
         && exit.code != 0
         && !pod.terminating
@@ -352,27 +352,27 @@ fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: 
             super::world::LaunchKind::Sealed | super::world::LaunchKind::Restore
         );
         if !unstarted && needs_data && says_no_data(&exit.message) {
-            return Fate::Lost(Proof::DataGone);
+            return Health::Lost(LossEvidence::DataGone);
         }
         if !unstarted && pod.launch == super::world::LaunchKind::Static && says_was_there_before(&exit.message) {
-            return Fate::Lost(Proof::DataGone);
+            return Health::Lost(LossEvidence::DataGone);
         }
         if !unstarted && pod.launch == super::world::LaunchKind::Join && says_joins_without_data(&exit.message) {
-            return Fate::Lost(Proof::DataGone);
+            return Health::Lost(LossEvidence::DataGone);
         }
         // Others run well with the same settings, so the settings are not the reason.
         let settings_are_good = healthy_templates.contains(&settings(pod));
         if pod.restarts >= CRASHES_THAT_COUNT
             && let Some(words) = says_broken_data(&exit.message, settings_are_good)
         {
-            return Fate::Lost(Proof::DataBroken(words));
+            return Health::Lost(LossEvidence::DataBroken(words));
         }
         if pod.restarts >= CRASHES_OF_UNKNOWN_REASON && settings_are_good {
-            return Fate::Lost(Proof::CrashLoop(last_line(&exit.message)));
+            return Health::Lost(LossEvidence::CrashLoop(last_line(&exit.message)));
         }
     }
     if unstarted && !pod.running {
-        return Fate::Unstarted;
+        return Health::Unstarted;
     }
     let why = if pod.terminating {
         "its pod is stopping".to_owned()
@@ -383,10 +383,12 @@ fn from_pod(pod: &Pod, member: &Member<'_>, unstarted: bool, healthy_templates: 
     } else {
         format!(
             "its pod runs but it does not answer: {}",
-            member.silence.map_or("not asked yet", |silence| silence.words.as_str())
+            member
+                .why_no_reply
+                .map_or("not asked yet", |why_no_reply| why_no_reply.words.as_str())
         )
     };
-    Fate::Away(why)
+    Health::Unavailable(why)
 }
 
 /// A sealed member without data knows no peer but itself, and etcd ends with this (3.2 to 3.7).
@@ -531,7 +533,7 @@ mod tests {
         });
         let is_lost = |mut given: Given, skew: i64| {
             given.now += jiff::SignedDuration::from_secs(skew);
-            given.look(|view| matches!(view.members[&"c-b".into()].fate, Fate::Lost(_)))
+            given.look(|view| matches!(view.members[&"c-b".into()].health, Health::Lost(_)))
         };
         // when its clock is ahead by nodeLossSeconds, then that changes nothing
         let patience = given.intent.replace_after;
@@ -552,11 +554,14 @@ mod tests {
             "3 node(s) didn't match PersistentVolume's node affinity. {more}"
         ));
         // then it is stranded
-        assert_eq!((old, new), (Some(Proof::VolumeStranded), Some(Proof::VolumeStranded)));
+        assert_eq!(
+            (old, new),
+            (Some(LossEvidence::VolumeStranded), Some(LossEvidence::VolumeStranded))
+        );
         // when the one that has it is closed, then that is said
         let closed =
             format!("1 node(s) were unschedulable, 2 node(s) didn't match PersistentVolume's node affinity. {more}");
-        assert_eq!(words(&closed), Some(Proof::NodeCordoned));
+        assert_eq!(words(&closed), Some(LossEvidence::NodeCordoned));
         // when it is only dead or full, or when every node is closed, then nothing is proven
         assert_eq!(
             words("1 node(s) had untolerated taint(s), 2 node(s) had volume node affinity conflict."),

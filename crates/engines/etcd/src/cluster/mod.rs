@@ -7,7 +7,6 @@
 mod adopt;
 mod backups;
 mod bootstrap;
-mod care;
 mod cleanup;
 mod corruption;
 mod effect;
@@ -20,6 +19,7 @@ mod hibernate;
 mod intent;
 mod join;
 mod kind;
+mod maintenance;
 pub mod manifests;
 pub mod members;
 mod old_claims;
@@ -33,7 +33,7 @@ mod report;
 mod requests;
 mod restart;
 mod restore;
-mod roll;
+mod rollout;
 mod rotation;
 mod seal;
 mod secure;
@@ -68,9 +68,9 @@ pub use record::{
 pub use report::{MemberLine, Report, Statement};
 pub use upgrade_path::{PathRefused, check_path};
 pub use world::{
-    Alarm, Answer, Authority, BackupPoint, Blocked, Claim, ClusterId, DataHash, Exit, KeptBackup, LaunchKind, Listed,
-    MemberId, MemberList, MemberName, NodeEnd, Pod, RequestState, RestoreRequest, Secrets, Services, Silence,
-    SilenceKind, TlsStage, Trust, Uid, UpgradeBackup, Voice, Watched, World,
+    Alarm, BackupPoint, Blocked, Ca, Claim, ClusterId, DataHash, Exit, KeptBackup, LaunchKind, Listed, MemberId,
+    MemberList, MemberName, MemberProbe, NoReply, NoReplyKind, NodeEnd, Pod, Reply, RequestState, RestoreRequest,
+    Secrets, Services, TlsStage, Trust, Uid, UpgradeBackup, Watched, World,
 };
 
 /// What a round decided.
@@ -206,11 +206,11 @@ impl View<'_> {
 
     /// The list as the most advanced of the members that answer knows it. It may be old.
     fn believed_list(&self) -> Option<&[Listed]> {
-        let answers = self.world.voices.values().filter_map(|voice| match voice {
-            Voice::Answered(answer) => Some(answer),
-            Voice::Silent(_) => None,
+        let answers = self.world.probes.values().filter_map(|probe| match probe {
+            MemberProbe::Reply(reply) => Some(reply),
+            MemberProbe::NoReply(_) => None,
         });
-        let most = answers.max_by_key(|answer| answer.index)?;
+        let most = answers.max_by_key(|reply| reply.index)?;
         Some(&most.list)
     }
 
@@ -313,24 +313,24 @@ fn decide(view: &View<'_>, record: &mut Record) -> Step {
         .or_else(|| cleanup::clean_up(view))
         // Members come to be of one version, which can be compared, by a roll that goes on.
         .or_else(|| match corruption::needs_one_version(view) {
-            true => roll::roll(view, record),
+            true => rollout::rollout(view, record),
             false => None,
         })
         .or_else(|| corruption::corruption(view))
         .or_else(|| replace::replace(view, record))
-        .or_else(|| care::clear_space_alarms(view))
+        .or_else(|| maintenance::clear_space_alarms(view))
         .or_else(|| shrink::shrink_what_never_started(view))
         .or_else(|| grow::before_promotion(view))
         .or_else(|| join::join(view))
         .or_else(|| grow::grow(view))
         .or_else(|| shrink::shrink(view))
-        .or_else(|| care::wait_for_space(view))
+        .or_else(|| maintenance::wait_for_space(view))
         .or_else(|| adopt::release(view))
         .or_else(|| backups::before_upgrade(view))
         .or_else(|| secure::estranged(view))
-        .or_else(|| roll::roll(view, record))
+        .or_else(|| rollout::rollout(view, record))
         .or_else(|| secure::wait(view))
-        .or_else(|| care::care(view, record))
+        .or_else(|| maintenance::maintenance(view, record))
         .or_else(|| wait::wait(view))
         .or_else(|| backups::clash(view))
         .unwrap_or_default();
@@ -346,15 +346,15 @@ fn remember_believed(intent: &Intent, record: &mut Record, world: &World) {
     if record.members.is_empty() {
         return;
     }
-    let answer = |name: &MemberName| match world.voices.get(name) {
-        Some(Voice::Answered(answer)) => Some(answer),
+    let reply = |name: &MemberName| match world.probes.get(name) {
+        Some(MemberProbe::Reply(reply)) => Some(reply),
         _ => None,
     };
-    for listed in world.voices.keys().filter_map(answer).flat_map(|answer| &answer.list) {
+    for listed in world.probes.keys().filter_map(reply).flat_map(|reply| &reply.list) {
         let Some(name) = members::owner(intent, listed) else {
             continue;
         };
-        if answer(&name).is_some_and(|answer| answer.id == listed.id) {
+        if reply(&name).is_some_and(|reply| reply.id == listed.id) {
             record.members.entry(name).or_insert_with(|| Remembered {
                 id: Some(listed.id),
                 voter: !listed.learner,
@@ -393,8 +393,8 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
     let versions: Option<Vec<&EtcdVersion>> = list
         .voters()
         .filter_map(|listed| members::owner(intent, listed))
-        .map(|name| match world.voices.get(&name) {
-            Some(Voice::Answered(answer)) => Some(&answer.version),
+        .map(|name| match world.probes.get(&name) {
+            Some(MemberProbe::Reply(reply)) => Some(&reply.version),
             _ => None,
         })
         .collect();
@@ -407,8 +407,8 @@ fn remember(intent: &Intent, record: &mut Record, world: &World, now: Timestamp)
         record.current = Some(oldest.clone());
     }
     // Whatever a member of 3.4 or before is asked at `/health` is in everybody's log.
-    let speaks_old = |voice: &Voice| matches!(voice, Voice::Answered(answer) if answer.version.minor() < 5);
-    if world.voices.values().any(speaks_old) {
+    let speaks_old = |probe: &MemberProbe| matches!(probe, MemberProbe::Reply(reply) if reply.version.minor() < 5);
+    if world.probes.values().any(speaks_old) {
         record.old_log = Some(OldLog::Held);
     }
     record.members = list
@@ -435,7 +435,7 @@ mod tests {
         ("adopt", include_str!("adopt.rs")),
         ("backups", include_str!("backups.rs")),
         ("bootstrap", include_str!("bootstrap.rs")),
-        ("care", include_str!("care.rs")),
+        ("maintenance", include_str!("maintenance.rs")),
         ("cleanup", include_str!("cleanup.rs")),
         ("corruption", include_str!("corruption.rs")),
         ("grow", include_str!("grow.rs")),
@@ -445,7 +445,7 @@ mod tests {
         ("replace", include_str!("replace.rs")),
         ("restart", include_str!("restart.rs")),
         ("restore", include_str!("restore.rs")),
-        ("roll", include_str!("roll.rs")),
+        ("rollout", include_str!("rollout.rs")),
         ("seal", include_str!("seal.rs")),
         ("secure", include_str!("secure.rs")),
         ("services", include_str!("services.rs")),

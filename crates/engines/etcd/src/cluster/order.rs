@@ -123,8 +123,8 @@ fn write(effect: &Effect, intent: &Intent, world: &World) -> Option<Write> {
         | Effect::CancelDowngrade { .. }
         | Effect::IssueCertificates { .. }
         | Effect::RequestCertificates
-        | Effect::RenewAuthority
-        | Effect::TrustAuthorities { .. }
+        | Effect::RenewCa
+        | Effect::TrustCas { .. }
         | Effect::DropBackup { .. }
         | Effect::Tell(_) => return None,
     })

@@ -1,6 +1,6 @@
 //! Members' pods: how one is made, stopped and brought back, and whether it is what would be made now. Chapters share this.
 
-use super::members::{Fate, owner};
+use super::members::{Health, owner};
 use super::{Effect, Launch, Listed, MemberName, Pod, Stop, TlsStage, View, rotation};
 
 /// Makes a member's pod, as pods are made now.
@@ -81,7 +81,9 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Comeback> {
             continue;
         }
         match member.pod {
-            None if matches!(member.fate, Fate::Away(_)) && member.claim.is_some_and(|claim| !claim.terminating) => {
+            None if matches!(member.health, Health::Unavailable(_))
+                && member.claim.is_some_and(|claim| !claim.terminating) =>
+            {
                 effects.push(create(view, &member.name, Launch::Sealed, view.stage_of(&member.name)));
                 names.push(member.name.0.clone());
             }
@@ -94,7 +96,7 @@ pub(super) fn bring_back(view: &View<'_>) -> Option<Comeback> {
             // Without a quorum everybody is needed. What is left of a pod on a node that has ended only holds its volume.
             Some(pod)
                 if view.world.list.is_none()
-                    && member.answer.is_none()
+                    && member.reply.is_none()
                     && view.intent.is_durable()
                     && super::gone::node_end(view, pod).is_some() =>
             {

@@ -1,6 +1,6 @@
 //! The voters without a proven list: who is lost for good, who only looks like it, and whether the rest is a quorum.
 
-use super::members::{Fate, Proof};
+use super::members::{Health, LossEvidence};
 use super::{MemberName, View, gone, members};
 
 /// The voters, and what is known of them.
@@ -59,19 +59,24 @@ fn judge(view: &View<'_>, name: &MemberName) -> Verdict {
         Some(_) => verdict,
         None => Verdict::Unproven,
     };
-    match &member.fate {
-        Fate::Healthy | Fate::Unstarted => Verdict::Holds,
+    match &member.health {
+        Health::Healthy | Health::Unstarted => Verdict::Holds,
         // Its kubelet, or it itself, said so.
-        Fate::Lost(Proof::DataGone | Proof::DataBroken(_) | Proof::CrashLoop(_) | Proof::Corrupt(_)) => Verdict::Lost,
-        Fate::Lost(Proof::ClaimGone | Proof::PodGone) => if_gone(Verdict::Lost),
-        Fate::Lost(Proof::NodeDead(_)) if !view.intent.is_durable() => if_gone(Verdict::Lost),
+        Health::Lost(
+            LossEvidence::DataGone
+            | LossEvidence::DataBroken(_)
+            | LossEvidence::CrashLoop(_)
+            | LossEvidence::Corrupt(_),
+        ) => Verdict::Lost,
+        Health::Lost(LossEvidence::ClaimGone | LossEvidence::PodGone) => if_gone(Verdict::Lost),
+        Health::Lost(LossEvidence::NodeDead(_)) if !view.intent.is_durable() => if_gone(Verdict::Lost),
         // Its volume can be used elsewhere.
-        Fate::Lost(Proof::NodeDead(_)) => if_gone(Verdict::Holds),
+        Health::Lost(LossEvidence::NodeDead(_)) => if_gone(Verdict::Holds),
         // The data is there, and so may be the node again.
-        Fate::Lost(Proof::VolumeStranded | Proof::NodeCordoned) => Verdict::Unproven,
-        Fate::Away(_) if members::is_stranded(view, member) => Verdict::Unproven,
-        Fate::Away(_) if gone::has_no_place(view, member) => Verdict::Unproven,
-        Fate::Away(_) => Verdict::Holds,
+        Health::Lost(LossEvidence::VolumeStranded | LossEvidence::NodeCordoned) => Verdict::Unproven,
+        Health::Unavailable(_) if members::is_stranded(view, member) => Verdict::Unproven,
+        Health::Unavailable(_) if gone::has_no_place(view, member) => Verdict::Unproven,
+        Health::Unavailable(_) => Verdict::Holds,
     }
 }
 

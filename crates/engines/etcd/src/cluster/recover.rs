@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::intent::Recovery;
-use super::members::{Fate, Proof, elapsed, owner};
+use super::members::{Health, LossEvidence, elapsed, owner};
 use super::quorum::Count;
 use super::record::{Record, Recovering};
 use super::world::RequestState;
@@ -25,8 +25,8 @@ pub(super) fn recover(view: &View<'_>, record: &mut Record) -> Option<Step> {
     }
     let lost = &count.lost;
     let survivors: Vec<_> = count.voters.iter().filter(|name| !lost.contains(name)).collect();
-    let has = |name: &MemberName| match view.world.voices.get(name) {
-        Some(super::Voice::Answered(answer)) => format!("{name} (index {})", answer.index),
+    let has = |name: &MemberName| match view.world.probes.get(name) {
+        Some(super::MemberProbe::Reply(reply)) => format!("{name} (index {})", reply.index),
         _ => format!("{name} (does not answer)"),
     };
     let words = format!(
@@ -86,7 +86,7 @@ fn wait_left(since: jiff::Timestamp, view: &View<'_>, delay: Duration) -> Option
 fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName], words: String) -> Option<Step> {
     let mut best: Option<(&MemberName, u64)> = None;
     for name in survivors {
-        let Some(super::Voice::Answered(answer)) = view.world.voices.get(name) else {
+        let Some(super::MemberProbe::Reply(reply)) = view.world.probes.get(name) else {
             let advice = gone::advice(view, &[name]);
             return Some(
                 Step::new(
@@ -99,8 +99,8 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
                 .wake(LATER),
             );
         };
-        if best.is_none_or(|(_, most)| answer.index > most) {
-            best = Some((name, answer.index));
+        if best.is_none_or(|(_, most)| reply.index > most) {
+            best = Some((name, reply.index));
         }
     }
     // The record may be behind: by their own list those that answer may be enough to elect a leader.
@@ -113,7 +113,7 @@ fn from_survivor(view: &View<'_>, record: &mut Record, survivors: &[MemberName],
     let answering = voters
         .iter()
         .filter_map(|listed| owner(view.intent, listed))
-        .filter(|name| matches!(view.world.voices.get(name), Some(super::Voice::Answered(_))));
+        .filter(|name| matches!(view.world.probes.get(name), Some(super::MemberProbe::Reply(_))));
     if !voters.is_empty() && answering.count() > voters.len() / 2 {
         return Some(
             Step::new(
@@ -240,12 +240,12 @@ fn go_on(view: &View<'_>, record: &mut Record, recovering: &Recovering) -> Optio
         });
     let pod = view.world.pods.get(survivor);
     if view.world.list.is_none() && recovering.started {
-        match view.members.get(survivor).map(|member| &member.fate) {
-            Some(Fate::Lost(Proof::ClaimGone | Proof::DataGone | Proof::DataBroken(_))) => {
+        match view.members.get(survivor).map(|member| &member.health) {
+            Some(Health::Lost(LossEvidence::ClaimGone | LossEvidence::DataGone | LossEvidence::DataBroken(_))) => {
                 record.recovery = None; // It is lost too: what is left is judged anew.
                 return None;
             }
-            Some(Fate::Lost(_)) => return Some(lost_its_node(view, survivor)),
+            Some(Health::Lost(_)) => return Some(lost_its_node(view, survivor)),
             _ => {}
         }
     }

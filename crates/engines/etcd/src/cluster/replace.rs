@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::members::{Fate, Proof, elapsed};
+use super::members::{Health, LossEvidence, elapsed};
 use super::pods::made_otherwise;
 use super::record::{CrashReplaced, Record};
 use super::{Effect, Member, Note, Reason, Step, View, Work};
@@ -19,14 +19,14 @@ const CRASHES_FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
     // Silent ones first: one that is corrupt still votes, and the quorum may need it until then.
-    let lost = |member: &&Member<'_>| member.listed.is_some() && matches!(member.fate, Fate::Lost(_));
+    let lost = |member: &&Member<'_>| member.listed.is_some() && matches!(member.health, Health::Lost(_));
     let lost = view.members.values().filter(lost);
-    let member = lost.min_by_key(|member| member.answer.is_some())?;
-    let (Some(listed), Fate::Lost(proof)) = (member.listed, &member.fate) else {
+    let member = lost.min_by_key(|member| member.reply.is_some())?;
+    let (Some(listed), Health::Lost(proof)) = (member.listed, &member.health) else {
         return None;
     };
     let words = proof.words();
-    let crashes = matches!(proof, Proof::CrashLoop(_));
+    let crashes = matches!(proof, LossEvidence::CrashLoop(_));
     if crashes && let Some(wait) = held_back(view) {
         let will_change = member.pod.is_some_and(|pod| made_otherwise(view, &member.name, pod));
         if will_change || view.listed() > view.intent.size {
@@ -48,10 +48,10 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
             .voters()
             .filter(|other| other.name != member.name)
             .filter(|other| !other.is_stopping())
-            .filter(|other| other.is_healthy() || member.answer.is_none() && other.answer.is_some())
+            .filter(|other| other.is_healthy() || member.reply.is_none() && other.reply.is_some())
             .count();
         if remaining == 0 || healthy < remaining / 2 + 1 {
-            if view.voters().any(|other| other.fate == Fate::Unstarted) {
+            if view.voters().any(|other| other.health == Health::Unstarted) {
                 return None; // it is missed, and starting it comes later
             }
             return Some(
@@ -103,7 +103,7 @@ pub(super) fn replace(view: &View<'_>, record: &mut Record) -> Option<Step> {
         message: format!("member {} ({}) is replaced: {words}", member.name, listed.id),
     });
     // What is deleted for its content is compared once more at that moment.
-    let guard = matches!(proof, Proof::Corrupt(_)).then(|| super::hashes::guard(view, list.cluster));
+    let guard = matches!(proof, LossEvidence::Corrupt(_)).then(|| super::hashes::guard(view, list.cluster));
     Some(
         Step::new(Work::Recovering, Reason::ReplacingMember, message)
             .with(guard)

@@ -3,7 +3,7 @@
 use crate::api::EtcdVersion;
 use crate::api::etcd_cluster::{MemberHealth, MemberRole, Phase};
 
-use super::members::Fate;
+use super::members::Health;
 use super::record::Record;
 use super::rotation::Rotation;
 use super::trouble::Trouble;
@@ -234,36 +234,38 @@ fn line(view: &View<'_>, member: &super::Member<'_>) -> MemberLine {
     };
     let learner = learner == Some(true);
     let ready = member.is_healthy() && member.is_voter();
-    let message = match &member.fate {
-        Fate::Healthy if learner => "catching up".to_owned(),
-        Fate::Healthy if member.listed.is_none() => "not in the member list".to_owned(),
-        Fate::Healthy => String::new(),
-        Fate::Unstarted => "not started yet".to_owned(),
-        Fate::Away(why) => why.clone(),
-        Fate::Lost(proof) => format!("lost: {}", proof.words()),
+    let message = match &member.health {
+        Health::Healthy if learner => "catching up".to_owned(),
+        Health::Healthy if member.listed.is_none() => "not in the member list".to_owned(),
+        Health::Healthy => String::new(),
+        Health::Unstarted => "not started yet".to_owned(),
+        Health::Unavailable(why) => why.clone(),
+        Health::Lost(proof) => format!("lost: {}", proof.words()),
     };
     MemberLine {
         name: member.name.clone(),
         id: member
             .listed
             .map(|listed| listed.id)
-            .or(member.answer.map(|answer| answer.id))
+            .or(member.reply.map(|reply| reply.id))
             // The record is read back from here: without an ID the member would be forgotten.
             .or(remembered.and_then(|known| known.id)),
         role,
-        version: member.answer.map(|answer| answer.version.clone()),
+        version: member.reply.map(|reply| reply.version.clone()),
         ready,
-        health: match &member.fate {
-            Fate::Healthy => MemberHealth::Healthy,
-            Fate::Unstarted => MemberHealth::Starting,
-            Fate::Away(_) if member.answer.is_some() => MemberHealth::Unhealthy,
-            Fate::Away(_) if member.pod.is_some_and(|pod| !pod.ready && pod.restarts == 0) => MemberHealth::Starting,
-            Fate::Away(_) => MemberHealth::Unreachable,
-            Fate::Lost(_) => MemberHealth::Failed,
+        health: match &member.health {
+            Health::Healthy => MemberHealth::Healthy,
+            Health::Unstarted => MemberHealth::Starting,
+            Health::Unavailable(_) if member.reply.is_some() => MemberHealth::Unhealthy,
+            Health::Unavailable(_) if member.pod.is_some_and(|pod| !pod.ready && pod.restarts == 0) => {
+                MemberHealth::Starting
+            }
+            Health::Unavailable(_) => MemberHealth::Unreachable,
+            Health::Lost(_) => MemberHealth::Failed,
         },
         message,
-        db_size: member.answer.map(|answer| rounded(answer.db_size)),
-        db_in_use: member.answer.map(|answer| rounded(answer.db_in_use)),
+        db_size: member.reply.map(|reply| rounded(reply.db_size)),
+        db_in_use: member.reply.map(|reply| rounded(reply.db_in_use)),
         peer_url: match (member.listed, remembered) {
             (Some(listed), _) => listed.peer_urls.first().cloned().unwrap_or_default(),
             (None, Some(known)) => known.peer_url.clone(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::api::etcd_restore::RestoreSource;
 
 use super::intent::Recovery;
-use super::members::{Fate, Proof, owner};
+use super::members::{Health, LossEvidence, owner};
 use super::record::{Bootstrapped, Record, RestoreStep, Restoring};
 use super::requests::{begin, claims, doing, lost, may_be_used, too_new};
 use super::world::{RequestState, RestoreRequest};
@@ -206,9 +206,9 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring, guard
         return doing(words).with(effects);
     };
     let member = view.members.get(seed);
-    let fate = member.map(|member| &member.fate);
+    let health = member.map(|member| &member.health);
     let is_stranded = member.is_some_and(|member| super::members::is_stranded(view, member));
-    if is_stranded || matches!(fate, Some(Fate::Lost(Proof::NodeDead(_)))) {
+    if is_stranded || matches!(health, Some(Health::Lost(LossEvidence::NodeDead(_)))) {
         // It may serve there by now: another one begins only when it is proven to have ended.
         return match super::gone::gone(view, seed) {
             Some(_) => begin_again(view, record, restoring),
@@ -225,7 +225,7 @@ fn start_seed(view: &View<'_>, record: &mut Record, restoring: &Restoring, guard
     }
     // A claim that is not seen proves nothing: it was made a moment ago.
     let claim_is_gone = claim.is_some_and(|claim| claim.lost || claim.terminating);
-    if claim_is_gone || matches!(fate, Some(Fate::Lost(_))) {
+    if claim_is_gone || matches!(health, Some(Health::Lost(_))) {
         return begin_again(view, record, restoring);
     }
     // A corrected spec reaches a pod that cannot run. Its data stays, or, where it goes with the pod, is made from the backup

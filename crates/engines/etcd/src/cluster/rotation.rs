@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::View;
 use super::intent::Intent;
-use super::world::{Authority, Pod, TlsStage, Trust, World};
+use super::world::{Ca, Pod, TlsStage, Trust, World};
 
 /// The stage of the pods that are made now.
 pub(super) fn stage(intent: &Intent, world: &World) -> TlsStage {
@@ -27,7 +27,7 @@ pub(super) fn trusts_others(view: &View<'_>, pod: &Pod) -> bool {
 
 /// Whom a pod trusts. One that does not say was made by a version that knew no rotation: whoever vouches for the
 /// certificates of that time, which is still the same as long as one such pod is there.
-fn trusted<'a>(trust: &'a Trust, pod: &'a Pod) -> &'a BTreeSet<Authority> {
+fn trusted<'a>(trust: &'a Trust, pod: &'a Pod) -> &'a BTreeSet<Ca> {
     pod.trusts.as_ref().unwrap_or(&trust.issued)
 }
 
@@ -56,7 +56,7 @@ impl Rotation {
 /// The step that a rotation is at; `None`: there is none.
 pub(super) fn rotation(world: &World) -> Option<Rotation> {
     let trust = world.trust.as_ref().filter(|trust| trust.managed)?;
-    let all = |is: &dyn Fn(&BTreeSet<Authority>) -> bool| world.pods.values().all(|pod| is(trusted(trust, pod)));
+    let all = |is: &dyn Fn(&BTreeSet<Ca>) -> bool| world.pods.values().all(|pod| is(trusted(trust, pod)));
     if trust.issued != trust.wanted {
         let ready = trust.wanted.is_subset(&trust.bundle) && all(&|pod| trust.wanted.is_subset(pod));
         Some(if ready && !trust.uneven {

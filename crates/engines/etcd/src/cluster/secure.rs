@@ -14,13 +14,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::rotation::Rotation;
-use super::world::Authority;
+use super::world::Ca;
 use super::{Effect, Note, Reason, Step, View, Work, rotation};
 
 /// How soon to look again at the certificates that members show: kubelets take up to a minute to bring new ones.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What a rotation asks for in this round. Restarts are `roll`'s.
+/// What a rotation asks for in this round. Restarts are `rollout`'s.
 pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
     let Some(trust) = view.world.trust.as_ref().filter(|trust| trust.managed) else {
         return Vec::new();
@@ -32,20 +32,20 @@ pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
             message: message.to_owned(),
         })
     };
-    let tell_to_trust = |authorities: BTreeSet<Authority>| Effect::TrustAuthorities { authorities };
+    let tell_to_trust = |cas: BTreeSet<Ca>| Effect::TrustCas { cas };
     let had_time = trust.overlap_left.is_zero();
     match rotation::rotation(view.world) {
         // Also while an old CA is being dropped: one that no member trusts yet changes nothing for anybody.
         _ if trust.renew && trust.issued == trust.wanted => vec![
-            Effect::RenewAuthority,
+            Effect::RenewCa,
             say(
                 Reason::RotatingAuthority,
-                "a new certificate authority is made; members learn to trust it beside the old one",
+                "a new CA is made; members learn to trust it beside the old one",
             ),
         ],
         None => Vec::new(),
         Some(Rotation::TrustingBoth) => {
-            let both: BTreeSet<Authority> = trust.bundle.union(&trust.wanted).cloned().collect();
+            let both: BTreeSet<Ca> = trust.bundle.union(&trust.wanted).cloned().collect();
             let told = both == trust.bundle && !trust.uneven;
             if told { Vec::new() } else { vec![tell_to_trust(both)] }
         }
@@ -53,7 +53,7 @@ pub(super) fn rotate(view: &View<'_>) -> Vec<Effect> {
             Effect::IssueCertificates { next: true },
             say(
                 Reason::RotatingAuthority,
-                "every member trusts the new certificate authority: its certificates are handed out",
+                "every member trusts the new CA: its certificates are handed out",
             ),
         ],
         Some(Rotation::Reissuing) => Vec::new(),
@@ -74,15 +74,15 @@ pub(super) fn wait(view: &View<'_>) -> Option<Step> {
     let trust = view.world.trust.as_ref()?;
     let (message, wake) = match step {
         _ if !trust.overlap_left.is_zero() => (
-            "the certificate authority is rotated; clients are left time to read their Secret anew (overlapSeconds)",
+            "the CA is rotated; clients are left time to read their Secret anew (overlapSeconds)",
             trust.overlap_left,
         ),
-        Rotation::TrustingBoth => ("members learn to trust the new certificate authority", LOOK),
+        Rotation::TrustingBoth => ("members learn to trust the new CA", LOOK),
         Rotation::Reissuing => (
-            "the certificate authority is rotated; waiting until every member is seen with its new certificates",
+            "the CA is rotated; waiting until every member is seen with its new certificates",
             LOOK,
         ),
-        Rotation::DroppingOld => ("the old certificate authority is dropped", LOOK),
+        Rotation::DroppingOld => ("the old CA is dropped", LOOK),
     };
     Some(Step::new(Work::Changing, Reason::RotatingAuthority, message).wake(wake))
 }
@@ -90,7 +90,7 @@ pub(super) fn wait(view: &View<'_>) -> Option<Step> {
 /// Members that trust nobody of those who vouch now could not reach one that is restarted: nothing is restarted.
 pub(super) fn estranged(view: &View<'_>) -> Option<Step> {
     let trust = view.world.trust.as_ref()?;
-    let side = |all: &BTreeSet<Authority>, side: &str| -> BTreeSet<Authority> {
+    let side = |all: &BTreeSet<Ca>, side: &str| -> BTreeSet<Ca> {
         all.iter().filter(|name| name.starts_with(side)).cloned().collect()
     };
     let mut pods = view.world.pods.iter();
@@ -107,7 +107,7 @@ pub(super) fn estranged(view: &View<'_>) -> Option<Step> {
         Work::Blocked,
         Reason::AuthorityReplaced,
         format!(
-            "the certificates for {traffic} come from a certificate authority that {name} does not trust, so a restarted member would be cut off: put the old authority's certificate beside the new one's in the CA file, and take it out when all members were restarted. Or delete all pods at once, with an interruption"
+            "the certificates for {traffic} come from a CA that {name} does not trust, so a restarted member would be cut off: put the old CA's certificate beside the new one's in the CA file, and take it out when all members were restarted. Or delete all pods at once, with an interruption"
         ),
     ))
 }
@@ -168,27 +168,27 @@ mod tests {
     }
 
     #[test]
-    fn a_new_authority_that_is_deleted_is_made_again_at_once() {
+    fn a_new_ca_that_is_deleted_is_made_again_at_once() {
         // given a new CA that members are told to trust, and that is deleted before it has issued anything
         let deleted = trust(|trust| {
             trust.bundle.insert("peer/new".to_owned());
             trust.renew = true;
         });
         // then another one is made, without waiting until all members were seen to drop the deleted one
-        assert!(deleted.plan().effects.contains(&Effect::RenewAuthority));
+        assert!(deleted.plan().effects.contains(&Effect::RenewCa));
     }
 
     #[test]
-    fn a_new_authority_is_trusted_before_it_is_used() {
+    fn a_new_ca_is_trusted_before_it_is_used() {
         trust(|_| {}).then(Reason::AsExpected, &[]);
         let due = trust(|trust| trust.renew = true);
-        due.then(Reason::AsExpected, &["make a new certificate authority"]);
+        due.then(Reason::AsExpected, &["make a new CA"]);
         let made = trust(|trust| trust.wanted = BTreeSet::from(["peer/new".to_owned()]));
-        made.then(Reason::RotatingAuthority, &["let 2 authorities be trusted"]);
+        made.then(Reason::RotatingAuthority, &["let 2 CAs be trusted"]);
     }
 
     #[test]
-    fn nobody_is_restarted_into_an_authority_that_the_others_do_not_trust() {
+    fn no_member_is_restarted_into_a_ca_that_the_others_do_not_trust() {
         let given = trust(|trust| {
             trust.managed = false;
             trust.bundle = BTreeSet::from(["peer/new".to_owned()]);

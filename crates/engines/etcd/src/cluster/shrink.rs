@@ -16,12 +16,12 @@ pub(super) fn shrink_what_never_started(view: &View<'_>) -> Option<Step> {
         // A voter that answers counts for the quorum, also before its name is known.
         member
             .listed
-            .is_some_and(|listed| listed.learner || (listed.name.is_none() && member.answer.is_none()))
+            .is_some_and(|listed| listed.learner || (listed.name.is_none() && member.reply.is_none()))
     });
     let member = unstarted.max_by_key(|member| (member.is_voter(), member.pod.is_none(), !member.is_healthy()))?;
     // Without it those that answer and do not stop must be a quorum; else it is started, and is one of them.
     let stay = list.voters().count() - usize::from(member.is_voter());
-    let counted = |other: &&Member<'_>| other.name != member.name && other.answer.is_some() && !other.is_stopping();
+    let counted = |other: &&Member<'_>| other.name != member.name && other.reply.is_some() && !other.is_stopping();
     if member.is_voter() && view.voters().filter(counted).count() < stay / 2 + 1 {
         return None;
     }

@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use stateward_core::pod::Facts;
 
 use super::{
-    Answer, Bootstrapped, Claim, ClusterId, Effect, Exit, Intent, LaunchKind, Listed, MemberId, MemberList, MemberName,
-    Plan, Pod, Reason, Record, Remembered, Services, Silence, SilenceKind, TlsStage, Uid, View, Voice, World, plan,
+    Bootstrapped, Claim, ClusterId, Effect, Exit, Intent, LaunchKind, Listed, MemberId, MemberList, MemberName,
+    MemberProbe, NoReply, NoReplyKind, Plan, Pod, Reason, Record, Remembered, Reply, Services, TlsStage, Uid, View,
+    World, plan,
 };
 
 pub(super) const CLUSTER: ClusterId = ClusterId(9);
@@ -141,7 +142,7 @@ impl Given {
     /// A member answers and sees a leader.
     pub(super) fn answers(mut self, name: &str, id: MemberId) -> Self {
         let list = self.world.list.as_ref();
-        let answer = Answer {
+        let reply = Reply {
             id,
             cluster: CLUSTER,
             leader: Some(MemberId(1)),
@@ -156,21 +157,23 @@ impl Given {
             db_in_use: 1 << 20,
             list: list.map(|list| list.members.clone()).unwrap_or_default(),
         };
-        self.world.voices.insert(name.into(), Voice::Answered(answer));
+        self.world.probes.insert(name.into(), MemberProbe::Reply(reply));
         self
     }
 
     /// A member does not answer.
     pub(super) fn silent(mut self, name: &str) -> Self {
-        let silence = Silence::new(SilenceKind::NotReached, "connection refused");
-        self.world.voices.insert(name.into(), Voice::Silent(silence));
+        let why_no_reply = NoReply::new(NoReplyKind::NotReached, "connection refused");
+        self.world
+            .probes
+            .insert(name.into(), MemberProbe::NoReply(why_no_reply));
         self
     }
 
     /// A member's pod is gone; its claim stays.
     pub(super) fn without_pod(mut self, name: &str) -> Self {
         self.world.pods.remove(&MemberName::from(name));
-        self.world.voices.remove(&MemberName::from(name));
+        self.world.probes.remove(&MemberName::from(name));
         self
     }
 
@@ -186,9 +189,9 @@ impl Given {
     /// No quorum proves a member list, and those that answer see no leader.
     pub(super) fn without_quorum(mut self) -> Self {
         self.world.list = None;
-        for voice in self.world.voices.values_mut() {
-            if let Voice::Answered(answer) = voice {
-                answer.leader = None;
+        for probe in self.world.probes.values_mut() {
+            if let MemberProbe::Reply(reply) = probe {
+                reply.leader = None;
             }
         }
         self

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::members::elapsed;
-use super::world::SilenceKind;
+use super::world::NoReplyKind;
 use super::{Effect, Member, MemberName, Note, Reason, View};
 
 /// So long it may last before it is told. Short troubles come with every start.
@@ -104,20 +104,20 @@ fn of_member(member: &Member<'_>) -> Option<Trouble> {
         let message = format!("pod {} waits: {}: {}", member.name, blocked.reason, blocked.message);
         return trouble(reason, message, blocked.since);
     }
-    let silence = member.silence.filter(|_| pod.running)?;
-    let reason = match silence.kind {
-        SilenceKind::NotReached => return None,
-        SilenceKind::NoReply => Reason::NoReply,
-        SilenceKind::Handshake => Reason::HandshakeFailed,
-        SilenceKind::NotPermitted => Reason::AccessRefused,
-        SilenceKind::Unusable => Reason::UnusableAnswer,
-        SilenceKind::CannotAsk => Reason::CannotAsk,
+    let why_no_reply = member.why_no_reply.filter(|_| pod.running)?;
+    let reason = match why_no_reply.kind {
+        NoReplyKind::NotReached => return None,
+        NoReplyKind::TimedOut => Reason::NoReply,
+        NoReplyKind::Handshake => Reason::HandshakeFailed,
+        NoReplyKind::NotPermitted => Reason::AccessRefused,
+        NoReplyKind::Unusable => Reason::UnusableAnswer,
+        NoReplyKind::CannotAsk => Reason::CannotAsk,
     };
-    let message = format!("{} runs but does not answer the operator: {silence}", member.name);
-    let no_reply = silence.kind == SilenceKind::NoReply;
+    let message = format!("{} runs but does not answer the operator: {why_no_reply}", member.name);
+    let no_reply = why_no_reply.kind == NoReplyKind::TimedOut;
     // One that replied before may be busy: what counts is for how long it has not replied.
-    let since = silence.since.filter(|_| no_reply);
-    let since = since.or_else(|| silence.since.into_iter().chain(pod.running_since).min());
+    let since = why_no_reply.since.filter(|_| no_reply);
+    let since = since.or_else(|| why_no_reply.since.into_iter().chain(pod.running_since).min());
     let found = trouble(reason, message, since)?;
     Some(Trouble {
         patience: if no_reply { PATIENCE_WITH_NO_REPLY } else { PATIENCE },
@@ -127,8 +127,11 @@ fn of_member(member: &Member<'_>) -> Option<Trouble> {
 
 /// Why a member that runs does not answer, where that is worth telling while it starts.
 pub(super) fn why_silent(member: &Member<'_>) -> Option<String> {
-    let silence = member.silence.filter(|_| member.pod.is_some_and(|pod| pod.running))?;
-    (silence.kind != SilenceKind::NotReached).then(|| format!("{} runs but does not answer: {silence}", member.name))
+    let why_no_reply = member
+        .why_no_reply
+        .filter(|_| member.pod.is_some_and(|pod| pod.running))?;
+    (why_no_reply.kind != NoReplyKind::NotReached)
+        .then(|| format!("{} runs but does not answer: {why_no_reply}", member.name))
 }
 
 #[cfg(test)]
@@ -137,25 +140,25 @@ mod tests {
 
     use super::*;
     use crate::cluster::testing::{Given, nothing, three};
-    use crate::cluster::{LaunchKind, Silence, Voice};
+    use crate::cluster::{LaunchKind, MemberProbe, NoReply};
 
     /// A member that runs since so many seconds does not answer, for a reason of this kind.
-    fn fails(kind: SilenceKind, seconds: i64) -> Given {
+    fn fails(kind: NoReplyKind, seconds: i64) -> Given {
         let given = three();
         let since = given.now - SignedDuration::from_secs(seconds);
         given.pod("c-b", |pod| pod.running_since = Some(since)).world(|world| {
-            let silence = Silence::new(kind, "the certificate has expired");
-            world.voices.insert("c-b".into(), Voice::Silent(silence));
+            let why_no_reply = NoReply::new(kind, "the certificate has expired");
+            world.probes.insert("c-b".into(), MemberProbe::NoReply(why_no_reply));
         })
     }
 
     #[test]
     fn what_keeps_a_running_member_from_answering_is_told_after_ten_seconds() {
         for (kind, reason) in [
-            (SilenceKind::Handshake, Reason::HandshakeFailed),
-            (SilenceKind::NotPermitted, Reason::AccessRefused),
-            (SilenceKind::Unusable, Reason::UnusableAnswer),
-            (SilenceKind::CannotAsk, Reason::CannotAsk),
+            (NoReplyKind::Handshake, Reason::HandshakeFailed),
+            (NoReplyKind::NotPermitted, Reason::AccessRefused),
+            (NoReplyKind::Unusable, Reason::UnusableAnswer),
+            (NoReplyKind::CannotAsk, Reason::CannotAsk),
         ] {
             // Not while it may be starting; then there is another look.
             let early = fails(kind, 4).plan();
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_cluster_that_is_woken_does_not_wait_to_tell() {
-        let asleep = fails(SilenceKind::Handshake, 10).record(|record| record.hibernating = true);
+        let asleep = fails(NoReplyKind::Handshake, 10).record(|record| record.hibernating = true);
         assert_eq!(asleep.plan().report.degraded.reason, Reason::HandshakeFailed);
         let asleep = asleep.spec(|intent| intent.hibernate = true);
         assert!(!asleep.plan().report.degraded.holds);
@@ -183,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_member_without_a_connection_may_be_starting() {
-        let plan = fails(SilenceKind::NotReached, 3600).plan();
+        let plan = fails(NoReplyKind::NotReached, 3600).plan();
         assert_eq!(plan.report.degraded.reason, Reason::MembersUnhealthy);
         assert!(!plan.effects.iter().any(|effect| matches!(effect, Effect::Tell(_))));
     }
@@ -191,11 +194,11 @@ mod tests {
     #[test]
     fn an_open_port_without_a_reply_is_told_after_a_minute() {
         // Given a slow start
-        let slow = fails(SilenceKind::NoReply, 59).plan();
+        let slow = fails(NoReplyKind::TimedOut, 59).plan();
         assert_ne!(slow.report.degraded.reason, Reason::NoReply);
         assert!(slow.wake <= Some(Duration::from_secs(1)), "{:?}", slow.wake);
         // that does not end
-        let late = fails(SilenceKind::NoReply, 60).plan();
+        let late = fails(NoReplyKind::TimedOut, 60).plan();
         assert_eq!(
             (late.report.degraded.holds, late.report.degraded.reason),
             (true, Reason::NoReply)
@@ -203,11 +206,11 @@ mod tests {
         let told = |effect: &Effect| matches!(effect, Effect::Tell(note) if note.reason == Reason::NoReply);
         assert!(late.effects.iter().any(told), "{:?}", late.effects);
         // and a member that ran for an hour and replied until just now.
-        let busy = fails(SilenceKind::NoReply, 3600);
+        let busy = fails(NoReplyKind::TimedOut, 3600);
         let just_now = busy.now - SignedDuration::from_secs(5);
         let busy = busy.world(|world| {
-            if let Some(Voice::Silent(silence)) = world.voices.get_mut(&"c-b".into()) {
-                silence.since = Some(just_now);
+            if let Some(MemberProbe::NoReply(why_no_reply)) = world.probes.get_mut(&"c-b".into()) {
+                why_no_reply.since = Some(just_now);
             }
         });
         assert_ne!(busy.plan().report.degraded.reason, Reason::NoReply);
@@ -216,9 +219,9 @@ mod tests {
     #[test]
     fn what_keeps_a_first_member_from_replying_is_told_while_it_is_waited_for() {
         for (kind, says) in [
-            (SilenceKind::NotReached, false),
-            (SilenceKind::NoReply, true),
-            (SilenceKind::Handshake, true),
+            (NoReplyKind::NotReached, false),
+            (NoReplyKind::TimedOut, true),
+            (NoReplyKind::Handshake, true),
         ] {
             // Given a first member that just started and does not reply
             let given = nothing().with_objects("c-a").record(|record| {
@@ -235,8 +238,8 @@ mod tests {
                     pod.running_since = Some(since - SignedDuration::from_secs(seconds));
                 });
                 let given = given.world(|world| {
-                    let silence = Silence::new(kind, "what keeps it");
-                    world.voices.insert("c-a".into(), Voice::Silent(silence));
+                    let why_no_reply = NoReply::new(kind, "what keeps it");
+                    world.probes.insert("c-a".into(), MemberProbe::NoReply(why_no_reply));
                 });
                 given.plan().report
             };

@@ -26,7 +26,7 @@ pub(super) fn forget_other_goals(view: &View<'_>, record: &mut Record) {
 }
 
 /// One step of making the members ready. All voters answer. `None`: the roll goes on.
-pub(super) fn prepare(view: &View<'_>, record: &mut Record, all_as_wished: bool) -> Option<Step> {
+pub(super) fn prepare(view: &View<'_>, record: &mut Record, all_as_desired: bool) -> Option<Step> {
     let goal = &view.version;
     if !is_pending(view) {
         return None;
@@ -36,7 +36,7 @@ pub(super) fn prepare(view: &View<'_>, record: &mut Record, all_as_wished: bool)
         return Some(down(view, record));
     }
     match record.old_log {
-        Some(OldLog::Sweeping) if !all_as_wished => return None, // this is the roll that goes on
+        Some(OldLog::Sweeping) if !all_as_desired => return None, // this is the roll that goes on
         Some(OldLog::Sweeping) => record.old_log = None,
         _ => {}
     }
@@ -45,7 +45,7 @@ pub(super) fn prepare(view: &View<'_>, record: &mut Record, all_as_wished: bool)
         return Some(Step::new(Work::Upgrading, Reason::WaitingForAuthStatus, message).wake(LATER));
     }
     let behind: Vec<_> = names(view, |member| {
-        let agreed = member.answer.and_then(|answer| answer.cluster_minor);
+        let agreed = member.reply.and_then(|reply| reply.cluster_minor);
         agreed.is_none_or(|agreed| agreed + 1 < goal.minor())
     });
     if !behind.is_empty() {
@@ -90,7 +90,7 @@ pub(super) fn prepare(view: &View<'_>, record: &mut Record, all_as_wished: bool)
 fn down(view: &View<'_>, record: &mut Record) -> Step {
     let goal = &view.version;
     let waiting = names(view, |member| {
-        let storage = member.answer.and_then(|answer| answer.storage_minor);
+        let storage = member.reply.and_then(|reply| reply.storage_minor);
         storage.is_some_and(|minor| minor > goal.minor())
     });
     let message = match waiting.as_slice() {
@@ -117,13 +117,13 @@ pub(super) fn cancel_downgrade(view: &View<'_>) -> Option<Step> {
     let list = view.world.list.as_ref()?;
     let told = view
         .voters()
-        .filter_map(|member| member.answer?.downgrading)
+        .filter_map(|member| member.reply?.downgrading)
         .find(|minor| *minor < view.version.minor())?;
     Some(
         Step::new(
             Work::Upgrading,
             Reason::CancellingDowngrade,
-            format!("etcd was told to go back to 3.{told}, which is not wished any more: it is told so"),
+            format!("etcd was told to go back to 3.{told}, which is not desired any more: the downgrade is cancelled"),
         )
         .with([Effect::CancelDowngrade { cluster: list.cluster }])
         .wake(LATER),
@@ -140,14 +140,14 @@ fn names<'a>(view: &'a View<'_>, is_meant: impl Fn(&Member<'_>) -> bool) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Voice;
+    use crate::cluster::MemberProbe;
     use crate::cluster::testing::{Given, three, version};
 
-    fn each(given: Given, change: fn(&mut crate::cluster::Answer)) -> Given {
+    fn each(given: Given, change: fn(&mut crate::cluster::Reply)) -> Given {
         given.world(|world| {
-            for voice in world.voices.values_mut() {
-                if let Voice::Answered(answer) = voice {
-                    change(answer);
+            for probe in world.probes.values_mut() {
+                if let MemberProbe::Reply(reply) = probe {
+                    change(reply);
                 }
             }
         })
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn up_waits_until_etcds_own_version_has_followed() {
         let given = three().spec(|intent| intent.version = version("3.6.16"));
-        each(given, |answer| answer.cluster_minor = Some(4)).then(Reason::WaitingForClusterVersion, &[]);
+        each(given, |reply| reply.cluster_minor = Some(4)).then(Reason::WaitingForClusterVersion, &[]);
     }
 
     #[test]
@@ -172,11 +172,11 @@ mod tests {
     fn down_etcd_is_told_until_the_data_is_readable() {
         let given = three().record(|record| record.current = Some(version("3.6.16")));
         let given = given.record(|record| record.target = Some(version("3.6.16")));
-        let given = each(given, |answer| answer.version = version("3.6.16"));
+        let given = each(given, |reply| reply.version = version("3.6.16"));
         for (storage, ready) in [(6, None), (5, Some(version("3.5.35")))] {
             let given = match storage {
-                6 => each(given.clone(), |answer| answer.storage_minor = Some(6)),
-                _ => each(given.clone(), |answer| answer.storage_minor = Some(5)),
+                6 => each(given.clone(), |reply| reply.storage_minor = Some(6)),
+                _ => each(given.clone(), |reply| reply.storage_minor = Some(5)),
             };
             let plan = given.then(Reason::Downgrading, &["enable the downgrade to 3.5.35"]);
             assert_eq!(plan.record.ready_for, ready);

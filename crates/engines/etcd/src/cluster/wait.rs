@@ -1,6 +1,6 @@
 //! No chapter has anything to do and not all is well: what is waited for, in words (rule 7).
 
-use super::members::Fate;
+use super::members::Health;
 use super::{LATER, Member, Reason, Step, View, Work};
 
 pub(super) fn wait(view: &View<'_>) -> Option<Step> {
@@ -47,11 +47,11 @@ pub(super) fn wait(view: &View<'_>) -> Option<Step> {
 
 /// Why a member is not healthy.
 fn words(member: &Member<'_>) -> Option<String> {
-    let why = match &member.fate {
-        Fate::Healthy => return None,
-        Fate::Unstarted => "not started yet".to_owned(),
-        Fate::Away(why) => why.clone(),
-        Fate::Lost(proof) => format!("lost: {}", proof.words()),
+    let why = match &member.health {
+        Health::Healthy => return None,
+        Health::Unstarted => "not started yet".to_owned(),
+        Health::Unavailable(why) => why.clone(),
+        Health::Lost(proof) => format!("lost: {}", proof.words()),
     };
     Some(format!("{} ({why})", member.name))
 }

@@ -79,7 +79,7 @@ pub struct World {
     /// What is there of the objects beside pods and claims, by the hash of how it was made.
     pub services: Services,
     /// What each member with a running pod said when asked. A pod without an entry was not asked.
-    pub voices: BTreeMap<MemberName, Voice>,
+    pub probes: BTreeMap<MemberName, MemberProbe>,
     /// The member list, proven by a quorum in this round. `None`: nobody could prove one.
     pub list: Option<MemberList>,
     /// The alarms that are raised in the cluster, as any member that answers tells them. They outlive their member, and
@@ -227,18 +227,18 @@ pub enum Secrets {
 
 /// A certificate authority: for whose traffic it vouches, and the fingerprint of its certificate, as `peer/1f2e…` or
 /// `client/77aa…`.
-pub type Authority = String;
+pub type Ca = String;
 
 /// Who is trusted, and who should be. It is read from the Secrets, so that an operator that dies in the middle of a
 /// rotation leaves nothing in doubt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
     /// Those that the Secrets tell to trust. A pod that is made now trusts exactly these.
-    pub bundle: BTreeSet<Authority>,
+    pub bundle: BTreeSet<Ca>,
     /// Those that vouch for the certificates in the Secrets.
-    pub issued: BTreeSet<Authority>,
+    pub issued: BTreeSet<Ca>,
     /// Those that certificates shall come from.
-    pub wanted: BTreeSet<Authority>,
+    pub wanted: BTreeSet<Ca>,
     /// Stateward hands the certificates out. Otherwise the user does, and pods only follow.
     pub managed: bool,
     /// The Secrets do not all say the same yet.
@@ -299,7 +299,7 @@ pub struct Pod {
     /// The scheme its peers reach it by.
     pub tls: TlsStage,
     /// The authorities that its etcd trusts since it started; `None`: not said, as in pods of earlier versions.
-    pub trusts: Option<BTreeSet<Authority>>,
+    pub trusts: Option<BTreeSet<Ca>>,
     /// The user asked for this member to leave first.
     pub marked_to_leave: bool,
 }
@@ -353,18 +353,18 @@ stateward_core::stored_words! {
 
 /// What came back when a member was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Voice {
+pub enum MemberProbe {
     /// It answered.
-    Answered(Answer),
+    Reply(Reply),
     /// It did not. This alone proves nothing.
-    Silent(Silence),
+    NoReply(NoReply),
 }
 
 /// Why a member did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Silence {
+pub struct NoReply {
     /// What kind of failure it is.
-    pub kind: SilenceKind,
+    pub kind: NoReplyKind,
     /// In words that do not change from one time to the next.
     pub words: String,
     /// Since when it is known to be so, if that is known.
@@ -373,11 +373,11 @@ pub struct Silence {
 
 /// What kept a member from answering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SilenceKind {
+pub enum NoReplyKind {
     /// There is no connection to it: it may be starting, and this passes by itself.
     NotReached,
     /// It accepts a connection and does not reply in time, or not as etcd does. A member that starts slowly does the same.
-    NoReply,
+    TimedOut,
     /// Its port is open and no TLS connection comes about: a certificate, a name, a protocol.
     Handshake,
     /// It refuses to answer us: it wants a user or a permission that we do not have.
@@ -388,9 +388,9 @@ pub enum SilenceKind {
     CannotAsk,
 }
 
-impl Silence {
+impl NoReply {
     /// Of this kind, in these words.
-    pub fn new(kind: SilenceKind, words: impl Into<String>) -> Self {
+    pub fn new(kind: NoReplyKind, words: impl Into<String>) -> Self {
         Self {
             kind,
             words: words.into(),
@@ -404,7 +404,7 @@ impl Silence {
     }
 }
 
-impl fmt::Display for Silence {
+impl fmt::Display for NoReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words)
     }
@@ -412,7 +412,7 @@ impl fmt::Display for Silence {
 
 /// A member's own words about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Reply {
     /// Its ID.
     pub id: MemberId,
     /// The cluster it believes to be in.

@@ -211,7 +211,7 @@ fn choose<'a>(view: &View<'a>) -> Result<Chosen<'a>, (Reason, String)> {
     };
     let Some(backup) = view.world.backup.as_deref() else {
         let message = format!(
-            "EtcdBackup {} is not there: create it, or name the store in this EtcdRestore",
+            "EtcdBackup {} does not exist: create it, or name the store in this EtcdRestore",
             reference.name
         );
         return Err((Reason::BackupMissing, message));

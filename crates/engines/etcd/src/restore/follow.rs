@@ -14,7 +14,7 @@ pub(super) fn follow(view: &View<'_>, status: &mut EtcdRestoreStatus) -> Step {
         return Step::say(
             Reason::ClusterMissing,
             format!(
-                "EtcdCluster {name} is not there: create it with the spec it is to have, and it begins from this backup"
+                "EtcdCluster {name} does not exist: create it with the spec it is to have, and it begins from this backup"
             ),
         );
     };

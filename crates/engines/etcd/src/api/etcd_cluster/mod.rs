@@ -1,13 +1,13 @@
 //! EtcdCluster: an etcd cluster that is created, scaled, healed, upgraded, secured and looked after.
 
-mod care;
+mod maintenance;
 mod pod;
 mod spec;
 mod status;
 mod storage;
 mod tls;
 
-pub use care::{
+pub use maintenance::{
     AutoCompaction, AutoCompactionMode, Defragmentation, Maintenance, Metrics, MetricsMode, OnQuorumLoss, Recovery,
     ServicePolicy, ServiceType, UpdateStrategy, UpdateStrategyType,
 };

@@ -70,7 +70,7 @@ pub(crate) fn etcd_cluster() -> Vec<Rule> {
     ];
     rules.extend(storage());
     rules.extend(tls());
-    rules.extend(care());
+    rules.extend(maintenance());
     rules.extend(etcd_options());
     rules.extend(store_blocks("spec.backup", "storageType"));
     rules.extend(backup_plan("spec.backup"));
@@ -214,7 +214,7 @@ fn tls() -> Vec<Rule> {
     rules
 }
 
-fn care() -> Vec<Rule> {
+fn maintenance() -> Vec<Rule> {
     let quantity_message = |field: &str| format!("{field} is not a size: write it as 8Gi or 500Mi");
     vec![
         rule(

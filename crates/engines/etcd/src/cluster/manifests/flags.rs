@@ -72,7 +72,7 @@ pub(super) fn flags(cluster: &EtcdCluster, member: &MemberName, version: &EtcdVe
             format!("--key-file={SERVER_TLS}/server.key"),
         ]);
     }
-    flags.extend(care(cluster, version));
+    flags.extend(maintenance(cluster, version));
     flags.extend(corruption_checks(cluster, version));
     if version.has_max_learners() {
         flags.push(format!("--max-learners={}", crate::api::SIZES.end()));
@@ -83,15 +83,15 @@ pub(super) fn flags(cluster: &EtcdCluster, member: &MemberName, version: &EtcdVe
     flags
 }
 
-fn care(cluster: &EtcdCluster, version: &EtcdVersion) -> Vec<String> {
-    let Some(care) = &cluster.spec.maintenance else {
+fn maintenance(cluster: &EtcdCluster, version: &EtcdVersion) -> Vec<String> {
+    let Some(maintenance) = &cluster.spec.maintenance else {
         return Vec::new();
     };
     let mut flags = Vec::new();
-    if let Some(bytes) = care.quota.as_ref().and_then(stateward_core::quantity::bytes) {
+    if let Some(bytes) = maintenance.quota.as_ref().and_then(stateward_core::quantity::bytes) {
         flags.push(format!("--quota-backend-bytes={bytes}"));
     }
-    if let Some(compaction) = care
+    if let Some(compaction) = maintenance
         .auto_compaction
         .as_ref()
         .filter(|compaction| !compaction.retention.is_empty())

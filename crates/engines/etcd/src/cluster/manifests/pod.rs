@@ -17,13 +17,13 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::flags::{CLIENT_TLS, PEER_TLS, SERVER_TLS, VOLUME, flags, has_metrics_port};
 use super::launch;
-use crate::cluster::{Authority, Intent, Launch, MemberName, TlsStage, Uid};
+use crate::cluster::{Ca, Intent, Launch, MemberName, TlsStage, Uid};
 
 /// Whom a pod that is made now trusts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustFiles {
     /// The authorities.
-    pub authorities: BTreeSet<Authority>,
+    pub cas: BTreeSet<Ca>,
     /// Their certificates for peers; `None`: they are in the Secret, which the user keeps.
     pub peer: Option<String>,
     /// Their certificates for clients.
@@ -50,7 +50,7 @@ pub fn pod(
     annotations.insert(names::ANNOTATION_CLUSTER_UID.into(), intent.uid.0.clone());
     annotations.insert(launch::TLS.into(), tls.as_str().into());
     if let Some(trust) = trust {
-        let names = trust.authorities.iter().cloned().collect::<Vec<_>>().join(",");
+        let names = trust.cas.iter().cloned().collect::<Vec<_>>().join(",");
         annotations.insert(launch::TRUSTS.into(), names);
         annotations.extend(trust.peer.clone().map(|pem| (launch::PEER_CA.to_owned(), pem)));
         annotations.extend(trust.client.clone().map(|pem| (launch::CLIENT_CA.to_owned(), pem)));
@@ -272,7 +272,7 @@ fn trusting(name: &str, secret: &str, file: &str, annotation: &str) -> Volume {
         }),
         ..VolumeProjection::default()
     };
-    let authorities = VolumeProjection {
+    let cas = VolumeProjection {
         downward_api: Some(DownwardAPIProjection {
             items: Some(vec![DownwardAPIVolumeFile {
                 path: format!("{file}-ca.crt"),
@@ -288,7 +288,7 @@ fn trusting(name: &str, secret: &str, file: &str, annotation: &str) -> Volume {
     Volume {
         name: name.to_owned(),
         projected: Some(ProjectedVolumeSource {
-            sources: Some(vec![certificate, authorities]),
+            sources: Some(vec![certificate, cas]),
             ..ProjectedVolumeSource::default()
         }),
         ..Volume::default()

@@ -5,7 +5,7 @@ use super::pods::{outdated, successor};
 use super::record::Record;
 use super::{Effect, LATER, Note, Reason, SOON, Step, Stop, TlsStage, View, Work, pods, upgrade};
 
-pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
+pub(super) fn rollout(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
     upgrade::forget_other_goals(view, record);
     let relabel: Vec<_> = view
@@ -46,9 +46,9 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let total = view.voters().count();
     let done = total - stale.len();
     if let Some(sick) = view.voters().find(|member| !member.is_healthy()) {
-        let why = match &sick.fate {
-            super::members::Fate::Away(why) => why.clone(),
-            fate => format!("{fate:?}"),
+        let why = match &sick.health {
+            super::members::Health::Unavailable(why) => why.clone(),
+            health => format!("{health:?}"),
         };
         return Some(Step::new(work, Reason::RollHalted, format!("{done} of {total} members are up to date; halted until {} answers: {why}. To go back, set the old value again", sick.name)).with(relabel).wake(LATER));
     }
@@ -95,7 +95,7 @@ pub(super) fn roll(view: &View<'_>, record: &mut Record) -> Option<Step> {
             .max_by_key(|other| {
                 (
                     other.pod.is_some_and(|pod| !outdated(view, pod)),
-                    other.answer.map(|answer| answer.index),
+                    other.reply.map(|reply| reply.index),
                 )
             })?;
         let hand_over = Effect::MoveLeader {

@@ -111,10 +111,7 @@ impl<'a> Executor<'a> {
     /// Everything that an effect rests on is still so. What is about Secrets evaluates its guards with what it reads itself, and
     /// writes with the versions of that.
     pub(crate) async fn holds(&self, effect: &Effect) -> Result<(), Failure> {
-        if matches!(
-            effect,
-            Effect::IssueCertificates { .. } | Effect::TrustAuthorities { .. }
-        ) {
+        if matches!(effect, Effect::IssueCertificates { .. } | Effect::TrustCas { .. }) {
             return Ok(());
         }
         self.must_hold(&self.guards(effect)).await
@@ -187,9 +184,9 @@ impl<'a> Executor<'a> {
                 Ok(tls::issue(self.shared, self.key, self.cluster, self.intent, *next, guards).await?)
             }
             Effect::RequestCertificates => Ok(tls::request(self.shared, self.key, self.cluster).await?),
-            Effect::RenewAuthority => Ok(tls::renew_authority(self.shared, self.key, self.cluster).await?),
-            Effect::TrustAuthorities { authorities } => {
-                Ok(tls::trust(self.shared, self.key, self.cluster, self.intent, authorities, guards).await?)
+            Effect::RenewCa => Ok(tls::renew_ca(self.shared, self.key, self.cluster).await?),
+            Effect::TrustCas { cas } => {
+                Ok(tls::trust(self.shared, self.key, self.cluster, self.intent, cas, guards).await?)
             }
             Effect::DropBackup { uid } => {
                 let backup = self.named(&names::kept_backup(&self.key.name));

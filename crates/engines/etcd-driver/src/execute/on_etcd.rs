@@ -102,8 +102,8 @@ impl Executor<'_> {
             | Effect::CompareAgain { .. }
             | Effect::IssueCertificates { .. }
             | Effect::RequestCertificates
-            | Effect::RenewAuthority
-            | Effect::TrustAuthorities { .. }
+            | Effect::RenewCa
+            | Effect::TrustCas { .. }
             | Effect::TakeBackup { .. }
             | Effect::ApplyBackup
             | Effect::DropBackup { .. }
@@ -119,9 +119,9 @@ impl Executor<'_> {
 
     fn somebody_but(&self, cluster: ClusterId, not: Option<MemberId>) -> Result<&Client, Failure> {
         answers(self.world)
-            .filter(|(_, answer)| answer.cluster == cluster && !answer.learner && Some(answer.id) != not)
-            .filter(|(_, answer)| answer.leader.is_some())
-            .max_by_key(|(_, answer)| answer.leader == Some(answer.id))
+            .filter(|(_, reply)| reply.cluster == cluster && !reply.learner && Some(reply.id) != not)
+            .filter(|(_, reply)| reply.leader.is_some())
+            .max_by_key(|(_, reply)| reply.leader == Some(reply.id))
             .and_then(|(name, _)| self.means.clients.get(name))
             .ok_or(Failure::Nobody)
     }
@@ -129,7 +129,7 @@ impl Executor<'_> {
     /// One certain member.
     pub(super) fn member(&self, cluster: ClusterId, id: MemberId) -> Result<&Client, Failure> {
         answers(self.world)
-            .find(|(_, answer)| answer.cluster == cluster && answer.id == id)
+            .find(|(_, reply)| reply.cluster == cluster && reply.id == id)
             .and_then(|(name, _)| self.means.clients.get(name))
             .ok_or(Failure::Nobody)
     }

@@ -53,7 +53,7 @@ pub(super) fn wait_for_space(view: &View<'_>) -> Option<Step> {
 
 const OUT_OF_SPACE: &str = "etcd ran out of its space quota and takes no writes: compacting, defragmenting member by member, then clearing the alarm. Raise spec.maintenance.quota, or delete keys, if it comes back";
 
-pub(super) fn care(view: &View<'_>, record: &mut Record) -> Option<Step> {
+pub(super) fn maintenance(view: &View<'_>, record: &mut Record) -> Option<Step> {
     grow_claims(view).or_else(|| defragment(view, record))
 }
 
@@ -81,8 +81,8 @@ fn grow_claims(view: &View<'_>) -> Option<Step> {
 /// schedule each member has one turn, which is written down first: whatever comes of it, it is not repeated.
 fn defragment(view: &View<'_>, record: &mut Record) -> Option<Step> {
     let list = view.world.list.as_ref()?;
-    let wish = view.intent.defragmentation.as_ref()?;
-    let scheduled = match &wish.schedule {
+    let desired = view.intent.defragmentation.as_ref()?;
+    let scheduled = match &desired.schedule {
         Some(schedule) => Some(due(schedule, view.now)?),
         None => None,
     };
@@ -94,10 +94,11 @@ fn defragment(view: &View<'_>, record: &mut Record) -> Option<Step> {
         done.is_some_and(|done| Some(done.scheduled) == scheduled && done.members.contains(name))
     };
     let (name, id) = leader_last(view).find(|(name, _)| {
-        let answer = view.members.get(name).and_then(|member| member.answer);
-        let worth_it = answer.is_some_and(|answer| {
-            let free = answer.db_size.saturating_sub(answer.db_in_use);
-            answer.db_size > wish.above && free.saturating_mul(100) >= answer.db_size.saturating_mul(wish.free_percent)
+        let reply = view.members.get(name).and_then(|member| member.reply);
+        let worth_it = reply.is_some_and(|reply| {
+            let free = reply.db_size.saturating_sub(reply.db_in_use);
+            reply.db_size > desired.above
+                && free.saturating_mul(100) >= reply.db_size.saturating_mul(desired.free_percent)
         });
         worth_it && !had_turn(name)
     })?;

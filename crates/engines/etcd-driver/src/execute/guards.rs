@@ -82,7 +82,7 @@ impl Executor<'_> {
         let all = kube::Api::<Node>::all(self.shared.runtime.client.clone());
         let all = all.list(&ListParams::default()).await?;
         let node = |name: &String| all.items.iter().find(|node| node.metadata.name.as_ref() == Some(name));
-        let ended = nodes.into_iter().filter(|name| crate::fate::end(node(name)).is_some());
+        let ended = nodes.into_iter().filter(|name| crate::ends::end(node(name)).is_some());
         Ok(ended.collect())
     }
 
@@ -94,7 +94,7 @@ impl Executor<'_> {
                 let other = self.means.clients.get(*name);
                 other.is_some_and(|other| other.address() == client.address())
             })
-            .map(|(_, answer)| answer)
+            .map(|(_, reply)| reply)
             .ok_or(Failure::Nobody)?;
         Ok(prove_list(client, speaker).await?)
     }
@@ -112,7 +112,7 @@ impl Executor<'_> {
     /// The lists of all members that answered.
     async fn lists(&self, cluster: ClusterId) -> Result<Vec<Vec<Listed>>, Failure> {
         let mut lists = Vec::new();
-        for (name, _) in answers(self.world).filter(|(_, answer)| answer.cluster == cluster) {
+        for (name, _) in answers(self.world).filter(|(_, reply)| reply.cluster == cluster) {
             let Some(client) = self.means.clients.get(name) else {
                 continue;
             };
