@@ -431,11 +431,13 @@ pub(crate) async fn mysql_operator_killed_after_every_write(test: &Test) -> Resu
     let meter = test.environment.meter().context("nothing is counted here")?;
     // given operators that each crash right after their first write
     meter.fall_after(1);
-    kill(test, &status.primary).await?;
+    // when the primary loses its data, so that it cannot take writes again by itself
+    lose_volume(test, &status.primary).await?;
     let mut lives = 0;
     let healed = async {
-        another_primary(test, "orders", &status.primary).await?;
-        test.mysql_settled("orders", 300).await
+        let taken_over = |now: &MySQLClusterStatus| !now.primary.is_empty() && now.primary != status.primary;
+        test.mysql_until("orders", "another primary", 300, taken_over).await?;
+        test.mysql_settled("orders", 400).await
     };
     tokio::pin!(healed);
     let result = loop {

@@ -21,6 +21,9 @@ pub(super) fn clone(view: &View<'_>, round: &mut Round) {
         let Some(reply) = view.reply(member) else { continue };
         let running = reply.clone.as_ref().filter(|clone| clone.running);
         if let Some(clone) = running {
+            if clone.percent >= 100 && free_donor(view, round, member, &clone.donor) {
+                continue;
+            }
             let message = format!("{} is cloned ({} %)", view.name(member), clone.percent / 10 * 10);
             round.say(work(round), Reason::Cloning, message);
             round.wake(LATER);
@@ -54,6 +57,31 @@ pub(super) fn clone(view: &View<'_>, round: &mut Round) {
         });
         round.wake(LATER);
     }
+}
+
+/// A clone ends when the commits that wait on its donor do. On a primary they may wait for the very member that is cloned: then
+/// the donor's process is ended, which acknowledges nothing. It starts again read-only, and the clone is repeated.
+fn free_donor(view: &View<'_>, round: &mut Round, recipient: Ordinal, donor: &str) -> bool {
+    let memory = &round.memory;
+    let Some((primary, reply)) = view.primary(memory) else {
+        return false;
+    };
+    let can_acknowledge = memory.ackers.iter().filter(|acker| view.receives(**acker)).count();
+    let required = usize::try_from(memory.required).unwrap_or(usize::MAX);
+    if donor != view.intent.host(primary) || reply.source.waiting == 0 || can_acknowledge >= required {
+        return false;
+    }
+    let Some(uid) = view.pod(primary).map(|pod| pod.facts.uid.clone()) else {
+        return false;
+    };
+    let message = format!(
+        "writes on {} wait for an acknowledgement that only {} could give, which is cloned from it: it is restarted read-only",
+        view.name(primary),
+        view.name(recipient)
+    );
+    round.say(Work::Recovering, Reason::Cloning, message);
+    round.act(Action::EndProcess { member: primary, uid });
+    true
 }
 
 fn work(round: &Round) -> Work {
@@ -146,4 +174,47 @@ fn donor(view: &View<'_>, round: &Round, recipient: Ordinal, busy: &BTreeSet<Ord
         .into_iter()
         .filter(|member| !busy.contains(member) && round.next_restart != Some(*member));
     free.max_by_key(|member| (view.has_caught_up(memory, *member), *member))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::testing::{Given, three};
+    use crate::world::CloneState;
+
+    /// Member 2 is cloned from the primary, whose commits wait.
+    fn waiting(commits: u32) -> Given {
+        let donor = three().intent.host(Ordinal(0));
+        let cloning = three().reply(2, |reply| {
+            reply.clone = Some(CloneState {
+                running: true,
+                percent: 100,
+                error: None,
+                donor,
+            });
+        });
+        cloning.reply(0, |reply| reply.source.waiting = commits)
+    }
+
+    fn ended(given: &Given) -> Vec<Ordinal> {
+        let actions = given.plan().actions;
+        let ended = actions.iter().filter_map(|action| match action {
+            Action::EndProcess { member, .. } => Some(*member),
+            _ => None,
+        });
+        ended.collect()
+    }
+
+    #[test]
+    fn a_donor_whose_commits_wait_for_the_recipient_is_restarted() {
+        let nobody = |given: Given| {
+            given.memory(|memory| {
+                memory.ackers.clear();
+            })
+        };
+        assert_eq!(ended(&nobody(waiting(1))), [Ordinal(0)]);
+        // Without a commit that waits, the clone ends by itself; so does the wait where another member can acknowledge.
+        assert!(ended(&nobody(waiting(0))).is_empty());
+        assert!(ended(&waiting(1)).is_empty());
+    }
 }

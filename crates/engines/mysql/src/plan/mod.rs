@@ -85,12 +85,10 @@ fn decide(view: &View<'_>, round: &mut Round) {
         return;
     }
     round.next_restart = restarts::next(view, round);
-    if failover::failover(view, round) == Flow::Stop {
+    if failover::failover(view, round) == Flow::Stop || switchover::switchover(view, round) == Flow::Stop {
         labels::take(view, round);
-        return;
-    }
-    if switchover::switchover(view, round) == Flow::Stop {
-        labels::take(view, round);
+        // It may wait for a member whose pod is not there.
+        pods::pods(view, round);
         return;
     }
     round.next_restart = restarts::next(view, round);

@@ -326,6 +326,8 @@ impl Sim<'_> {
         };
         let donor = self.process(clone.donor);
         let there = donor.is_some_and(|donor| self.linked(node, donor.node) && now >= donor.frozen_until);
+        // A clone waits for the donor's commits that are in its binlog and not in its tables.
+        let is_idle = donor.is_some_and(|donor| donor.waiting.is_empty());
         if !there || (!self.calm && self.rng.per_mille(self.profile.clones_fail)) {
             if let Some(process) = self.process_mut(boot) {
                 process.clone = None;
@@ -336,6 +338,7 @@ impl Sim<'_> {
             self.changed = true;
             self.news = true;
         } else if now >= clone.ends
+            && is_idle
             && let Some(donor) = self.data(clone.donor).cloned()
         {
             self.finish_clone(boot, donor);
