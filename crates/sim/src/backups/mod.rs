@@ -100,7 +100,7 @@ fn time(ms: i64) -> Timestamp {
 pub fn run_backups(subject: &BackupSubject, seed: u64, with_log: bool) -> BackupOutcome {
     let mut rng = Rng::new(seed);
     let kube = Kube::new(&mut rng);
-    let truth = rules::Truth::new(kube.always_restores(), subject.ignores);
+    let truth = rules::Truth::new(subject.ignores);
     let mut sim = Sim {
         subject,
         jumps: rng.per_mille(250),
@@ -323,10 +323,8 @@ impl Sim<'_> {
                 return;
             }
             let clock = self.now + self.operators[index].skew;
-            match self
-                .kube
-                .write_status(&reconcile.seen, &reconcile.plan.status, self.subject.guards)
-            {
+            let guard = self.subject.guards;
+            match self.kube.write_status(&reconcile.seen, &reconcile.plan.status, guard) {
                 Some((old, written)) => {
                     self.truth.status_written(&old, &written, clock, self.jumps);
                     reconcile.seen = written;
@@ -363,7 +361,8 @@ impl Sim<'_> {
                 } else {
                     Script::good()
                 };
-                self.kube.create(*pod, self.now, script)
+                let asked = reconcile.seen.spec.plan.verify.unwrap_or_default();
+                self.kube.create(*pod, asked, self.now, script)
             }
             Effect::DeletePod { name, .. } => {
                 let uid = must_be.uid.unwrap_or_default();

@@ -26,7 +26,7 @@ pub(crate) mod name {
     pub(crate) const FINALIZERS: &str = "what must be cleaned up is held by a finalizer first";
     pub(crate) const SUSPENDED: &str = "nothing starts while it is suspended";
     pub(crate) const PATIENCE: &str = "failures are tried again later each time";
-    pub(crate) const PROVEN_STAY: &str = "a proven backup is deleted only in favour of proven ones that are kept";
+    pub(crate) const PROVEN_STAY: &str = "a backup that is proven as asked is deleted only in favour of others that are";
     pub(crate) const BOUNDED_FILES: &str = "what retention does not keep is deleted, proven or not";
     pub(crate) const IN_PLACE: &str = "what was at the path stays until the new one is proven";
     pub(crate) const NEIGHBOUR: &str = "backups of another object at the same path are left alone";
@@ -38,7 +38,6 @@ pub(crate) mod name {
 const TERMINATING_TOO_LONG: i64 = 600_000;
 
 /// What really happened.
-#[derive(Default)]
 pub(super) struct Truth {
     pub(super) store: Store,
     files: BTreeSet<String>,
@@ -57,11 +56,19 @@ pub(super) struct Truth {
 }
 
 impl Truth {
-    pub(super) fn new(always_restores: bool, ignores: Option<&'static str>) -> Self {
+    pub(super) fn new(ignores: Option<&'static str>) -> Self {
         Self {
-            store: Store::new(always_restores),
+            store: Store::new(),
+            files: BTreeSet::new(),
+            proven: BTreeSet::new(),
+            deleted: false,
+            reported_left: false,
+            served: None,
+            failed: None,
+            good: 0,
             ignores,
-            ..Self::default()
+            broken: None,
+            vanished: 0,
         }
     }
 

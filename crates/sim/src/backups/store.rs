@@ -1,13 +1,16 @@
 //! The store of an EtcdBackup: files by name, how each was proven, and what agents do to them. It follows the contract
-//! of the real agent (`stateward_backup::retention`, `stateward_etcd_driver::agent`); the planner's task for an agent decides whether
-//! that is safe.
+//! of the real agent (`stateward_etcd_driver::agent`) and uses its retention (`stateward_backup::retention`); the planner's task for an
+//! agent decides whether that is safe.
 
 use std::collections::BTreeMap;
 
+use stateward_backup::names::Snapshot;
+use stateward_backup::retention::{Keep, Known, Taken, to_delete};
 use stateward_etcd::api::agent::{BackupTask, DeleteTask, ProveTask, Retention};
-use stateward_etcd::api::etcd_backup::BackupRecord;
+use stateward_etcd::api::etcd_backup::{BackupRecord, Verify};
 
 use super::rules::name;
+use super::time;
 
 /// What was at the path of a one-shot backup before.
 const BEFORE: &str = "before";
@@ -19,6 +22,8 @@ struct File {
     begun: i64,
     /// Its content, as the name of the pod that wrote it.
     content: String,
+    /// It was restored, and not only read back.
+    restored: bool,
     /// The status has reported it as proven.
     reported: bool,
     /// Another object wrote it.
@@ -29,11 +34,10 @@ struct File {
 pub(super) type Broken = Option<(&'static str, String)>;
 
 /// All files, by location.
-#[derive(Default)]
 pub(super) struct Store {
     files: BTreeMap<String, File>,
-    /// The spec has asked for a proof by restoring from the beginning: a backup that was only read back is not proven.
-    pub(super) always_restores: bool,
+    /// The proof that was asked for when the pod was planned that works now.
+    pub(super) asked: Verify,
 }
 
 /// The path of the object. Periodic backups begin with it.
@@ -42,16 +46,17 @@ const PERIODIC: &str = "b/k_";
 
 impl Store {
     /// A good backup is at the path of one-shots before anything begins.
-    pub(super) fn new(always_restores: bool) -> Self {
+    pub(super) fn new() -> Self {
         let before = File {
             begun: -1,
             content: BEFORE.into(),
+            restored: false,
             reported: false,
             of_neighbour: false,
         };
         Self {
             files: [(PATH.to_owned(), before)].into(),
-            always_restores,
+            asked: Verify::Check,
         }
     }
 
@@ -69,6 +74,7 @@ impl Store {
         let file = File {
             begun: now,
             content: "neighbour".into(),
+            restored: false,
             reported: false,
             of_neighbour: true,
         };
@@ -99,6 +105,7 @@ impl Store {
         let file = File {
             begun: now,
             content: content.to_owned(),
+            restored: false,
             reported: false,
             of_neighbour: false,
         };
@@ -117,7 +124,7 @@ impl Store {
         self.files.insert(sent_to.clone(), file);
         if task.periodic {
             let taken = (location.as_str(), !task.prove_later);
-            let (deleted, broken) = self.retain(&task.retention, taken, (now, false));
+            let (deleted, broken) = self.retain(&task.retention, taken, now);
             return (record, deleted, broken);
         }
         let ours = format!(
@@ -146,68 +153,50 @@ impl Store {
     pub(super) fn prove(&mut self, task: &ProveTask, now: i64) -> (Vec<String>, Broken) {
         let record = &task.record;
         if record.unproven_at.is_empty() {
-            return self.retain(&task.retention, (&record.location, true), (now, true));
+            if let Some(file) = self.files.get_mut(&record.location) {
+                file.restored = true;
+            }
+            return self.retain(&task.retention, (&record.location, true), now);
         }
         let broken = self.publish(&record.unproven_at, &record.location, true);
         (Vec::new(), broken)
     }
 
     fn publish(&mut self, from: &str, to: &str, by_restoring: bool) -> Broken {
-        let file = self.files.remove(from)?;
+        let mut file = self.files.remove(from)?;
+        file.restored = by_restoring;
         let what = format!("{to} becomes {}, which was only read back", file.content);
         self.files.insert(to.to_owned(), file);
-        (self.always_restores && !by_restoring).then_some((name::IN_PLACE, what))
+        (self.asked == Verify::Restore && !by_restoring).then_some((name::IN_PLACE, what))
     }
 
-    /// Applies retention as the agent does: proven and unproven backups are counted separately, and proven ones are
-    /// deleted only when this one is proven.
-    fn retain(
-        &mut self,
-        retention: &Retention,
-        (taken, is_proven): (&str, bool),
-        (now, by_restoring): (i64, bool),
-    ) -> (Vec<String>, Broken) {
-        let listed = |key: &str| retention.proven.iter().any(|location| location == key) || (is_proven && key == taken);
-        let periodic: Vec<(String, i64)> = {
-            let found = self.files.iter().filter(|(key, _)| key.starts_with(PERIODIC));
-            found.map(|(key, file)| (key.clone(), file.begun)).collect()
+    /// Applies retention as the agent does.
+    fn retain(&mut self, retention: &Retention, (taken, is_proven): (&str, bool), now: i64) -> (Vec<String>, Broken) {
+        let periodic = self.files.iter().filter(|(key, _)| key.starts_with(PERIODIC));
+        let found: Vec<Snapshot> = periodic
+            .map(|(key, file)| Snapshot {
+                time: time(file.begun),
+                revision: file.begun,
+                key: key.clone(),
+            })
+            .collect();
+        let known = Known {
+            proven: retention.proven.iter().cloned().collect(),
+            unproven: retention.unproven.iter().cloned().collect(),
         };
-        let oldest = periodic
-            .iter()
-            .filter(|(key, _)| listed(key))
-            .map(|(_, begun)| *begun)
-            .min();
-        let counts = |key: &str, begun: i64| {
-            let forgotten = oldest.is_none_or(|oldest| begun < oldest);
-            key != taken && (listed(key) || (!retention.unproven.iter().any(|location| location == key) && forgotten))
+        let keep = Keep {
+            count: retention.max_backups,
+            seconds: retention.max_age_seconds,
         };
-        let kind = |proven: bool| {
-            let of_kind = periodic.iter().filter(|(key, begun)| match key == taken {
-                true => is_proven == proven,
-                false => counts(key, *begun) == proven,
-            });
-            let mut of_kind: Vec<_> = of_kind.collect();
-            of_kind.sort_by_key(|(key, begun)| (key != taken, -begun));
-            let most = retention
-                .max_backups
-                .and_then(|most| usize::try_from(most).ok())
-                .filter(|most| *most > 0);
-            let gone = most.map(|most| {
-                of_kind
-                    .iter()
-                    .skip(most)
-                    .map(|(key, _)| key.clone())
-                    .collect::<Vec<_>>()
-            });
-            gone.unwrap_or_default()
+        let just = if is_proven {
+            Taken::Proven(taken)
+        } else {
+            Taken::Unproven(taken)
         };
-        let mut goes = kind(false);
-        if is_proven {
-            goes.extend(kind(true));
-        }
-        let really = is_proven && (by_restoring || !self.always_restores);
-        let really = Some(taken).filter(|_| really);
-        let before = self.proven(really);
+        let goes = to_delete(&found, &known, just, keep, time(now)).into_iter();
+        let goes: Vec<String> = goes.map(|snapshot| snapshot.key.clone()).collect();
+        let taken = Some(taken).filter(|_| is_proven);
+        let before = self.proven_as_asked(taken);
         let mut broken = None;
         for key in &goes {
             let gone = self.files.remove(key);
@@ -216,9 +205,12 @@ impl Store {
             }
         }
         let most = usize::try_from(retention.max_backups.unwrap_or(i64::MAX)).unwrap_or(usize::MAX);
-        let left = self.proven(really);
+        let left = self.proven_as_asked(taken);
         if broken.is_none() && left < before.min(most) {
-            let what = format!("of {before} proven ones {left} remain, {most} are to be kept");
+            let what = format!(
+                "of {before} that are proven as asked ({:?}) {left} remain, {most} are to be kept",
+                self.asked
+            );
             broken = Some((name::PROVEN_STAY, what));
         }
         (goes, broken)
@@ -240,11 +232,12 @@ impl Store {
         broken
     }
 
-    /// Periodic backups that are known to be proven, and the one that just was.
-    fn proven(&self, taken: Option<&str>) -> usize {
+    /// Periodic backups that are known to be proven, and the one that just was, in the way that was asked for.
+    fn proven_as_asked(&self, taken: Option<&str>) -> usize {
         let periodic = self.files.iter().filter(|(key, _)| key.starts_with(PERIODIC));
-        periodic
-            .filter(|(key, file)| !file.of_neighbour && (file.reported || Some(key.as_str()) == taken))
+        let known = periodic.filter(|(key, file)| !file.of_neighbour && (file.reported || Some(key.as_str()) == taken));
+        known
+            .filter(|(_, file)| file.restored || self.asked == Verify::Check)
             .count()
     }
 

@@ -62,6 +62,8 @@ impl Script {
 /// A pod.
 struct Body {
     pod: Pod,
+    /// The proof that the spec asked for that it was planned with.
+    asked: Verify,
     created: i64,
     state: State,
     terminating: Option<i64>,
@@ -81,7 +83,6 @@ pub(super) struct Kube {
     pub(super) deleted_at: Option<i64>,
     /// An older EtcdBackup with the same path.
     pub(super) neighbour: Option<EtcdBackup>,
-    verify_edited: bool,
     good: Value,
     wanted_deletion: bool,
 }
@@ -120,7 +121,6 @@ impl Kube {
         });
         Self {
             neighbour,
-            verify_edited: false,
             object,
             bodies: BTreeMap::new(),
             version: 1,
@@ -130,11 +130,6 @@ impl Kube {
             good: spec,
             wanted_deletion: false,
         }
-    }
-
-    /// The spec has asked for a proof by restoring from the beginning.
-    pub(super) fn always_restores(&self) -> bool {
-        self.good["verify"] == json!("Restore") && !self.verify_edited
     }
 
     /// The spec said so when the object last existed.
@@ -200,7 +195,7 @@ impl Kube {
         true
     }
 
-    pub(super) fn create(&mut self, mut pod: Pod, now: i64, script: Script) -> bool {
+    pub(super) fn create(&mut self, mut pod: Pod, asked: Verify, now: i64, script: Script) -> bool {
         let name = pod.metadata.name.clone().unwrap_or_default();
         if self.bodies.contains_key(&name) {
             return false;
@@ -209,6 +204,7 @@ impl Kube {
         pod.metadata.uid = Some(format!("pod-{}", self.pods));
         let body = Body {
             pod,
+            asked,
             created: now,
             state: State::Waiting(None),
             terminating: None,
@@ -267,7 +263,6 @@ impl Kube {
 
     /// Advances the pods. Returns what happened.
     pub(super) fn advance(&mut self, now: i64, truth: &mut Truth) -> Vec<String> {
-        let always_restores = self.always_restores();
         let mut lines = Vec::new();
         let mut gone = Vec::new();
         for (name, body) in &mut self.bodies {
@@ -290,7 +285,7 @@ impl Kube {
                     if body.script.node_fails {
                         // nothing is reported about it again
                     } else if ends <= now {
-                        truth.store.always_restores = always_restores;
+                        truth.store.asked = body.asked;
                         body.state = end(&body.pod, body.script.end, now, truth);
                         lines.push(format!("pod {name} ends: {:?}", body.state));
                     } else if deadline(body) <= now {
@@ -346,7 +341,6 @@ impl Kube {
                 "another retention"
             }
             4 => {
-                self.verify_edited = true;
                 let restores = spec["verify"] == json!("Restore");
                 spec["verify"] = json!(if restores { "Check" } else { "Restore" });
                 "another verify"
