@@ -131,6 +131,19 @@ async fn topology(kubectl: &Kubectl) {
     assert!(table.contains("2/2"), "{table}");
 }
 
+/// kubectl looks at a pod by its UID, and only then begins to watch its name: where the StatefulSet has created the next one in
+/// between, it would wait for the deletion of that one.
+async fn delete_pods(kubectl: &Kubectl, which: &str) {
+    let uids = format!("get pods {which} -o jsonpath={{..metadata.uid}}");
+    let before = kubectl.run(&uids).await;
+    kubectl.run(&format!("delete pod --wait=false {which}")).await;
+    eventually("the pods to be gone", || async {
+        let (_, now) = kubectl.try_with(&uids, &[], "").await;
+        is(before.split(' ').any(|uid| now.contains(uid)), false)
+    })
+    .await;
+}
+
 async fn storage(kubectl: &Kubectl) {
     let claims = "get pvc -l app=nginx -o jsonpath={.items[*].metadata.name}:{.items[*].status.phase}";
     assert_eq!(kubectl.run(claims).await, "www-web-0 www-web-1:Bound Bound");
@@ -142,7 +155,7 @@ async fn storage(kubectl: &Kubectl) {
     let before = kubectl
         .run("get pods -l app=nginx -o jsonpath={.items[*].metadata.uid}")
         .await;
-    kubectl.run("delete pod -l app=nginx").await;
+    delete_pods(kubectl, "-l app=nginx").await;
     eventually("both are back", || async {
         let ready = kubectl
             .run("get statefulset web -o jsonpath={.status.readyReplicas}")
@@ -212,7 +225,7 @@ async fn updates(kubectl: &Kubectl) {
     set_image(kubectl, "1.9.2").await;
     images_become(kubectl, "nginx:1.9.1 nginx:1.9.2").await;
     kubectl.run("wait --for=condition=Ready pod/web-1 --timeout=60s").await;
-    kubectl.run("delete pod web-0").await;
+    delete_pods(kubectl, "web-0").await;
     eventually("web-0 is back", || async {
         is(
             kubectl
@@ -247,7 +260,7 @@ async fn updates(kubectl: &Kubectl) {
     images_become(kubectl, "nginx:1.9.2 nginx:no-such").await;
     kubectl.run("rollout undo statefulset/web").await;
     // Kubernetes' documented rule: the broken pod has to be deleted by hand.
-    kubectl.run("delete pod web-1").await;
+    delete_pods(kubectl, "web-1").await;
     done(kubectl).await;
     images_become(kubectl, "nginx:1.9.2 nginx:1.9.2").await;
 }
