@@ -211,6 +211,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "takes a quarter of an hour; ./x sim --mutants runs them too"]
     fn careless_backups_are_caught() {
         let all = backups::all();
         have_no_problem(all.iter().map(|mutant| mutant.verdict(HISTORIES_OF_BACKUPS)));
