@@ -76,7 +76,7 @@ mod tests {
     const HISTORIES: u64 = 5_000;
 
     /// Nothing acknowledged is lost, and no other rule is broken. That every cluster also comes to match its spec is not checked
-    /// yet: in about one of 200 histories a switchover that was asked for waits for ever, because members run different versions.
+    /// yet: 3 of the first 550 histories do not. In seed 147, a switchover that was asked for waits forever; why is not known.
     #[test]
     fn histories_keep_every_rule_but_convergence() {
         let subject = Subject {
@@ -94,8 +94,8 @@ mod tests {
         panic!("seeds {:?} broke a rule: {:?}", summary.broken.keys(), outcome.broken);
     }
 
-    /// Guards, each switched off by itself, and a driver that writes the status too late. The other guards (SetUid, Blank, Applied,
-    /// MayFollow, ReadOnly, Saved) protect against what no drawn history has shown yet.
+    /// Guards, each switched off by itself, and a driver that writes the status too late. Without one of the other guards (SetUid,
+    /// Blank, Applied, MayFollow, ReadOnly, Saved), none of 2,500 histories broke a rule: they still need histories that do.
     #[test]
     fn careless_drivers_are_caught() {
         let kinds = ["Unchanged", "PodUid", "ClaimUid", "Same", "Clean", "Held", "Writable"];
